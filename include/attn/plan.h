@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT */
+/* attn/plan.h: plan once, give workspace, execute as often as wanted. */
+#ifndef ATTN_PLAN_H
+#define ATTN_PLAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <attn/device.h>
+#include <attn/softmax.h>
+#include <attn/status.h>
+#include <attn/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A problem, the kernels that compute it on one context's device, and how.
+ * Immutable: any number of threads may execute one plan at the same time. */
+typedef struct attn_plan attn_plan;
+
+/* How to plan. All zero (but `size`) is the default. */
+typedef struct attn_options {
+    size_t size;         /* sizeof(attn_options), as the caller saw it         */
+    const char *variant; /* take this variant or fail; NULL: the best that can */
+} attn_options;
+
+/* The tensors of one execution. Sizes are those of this call: they must equal
+ * the plan's, but lengths may be shorter than planned.
+ *
+ *   q        [B, Hq,  Lq, D]    k  [B, Hkv, Lk, D]
+ *   o        [B, Hq,  Lq, Dv]   v  [B, Hkv, Lk, Dv]
+ *   lse      f32 [B, Hq, Lq, 1]; only with ATTN_USE_LSE, may be left out
+ *   lens_kv  i32 [B, 1, 1, 1], keys of each batch; with ATTN_USE_LENS_KV and
+ *            then required. In the memory of the device and read by the kernels
+ *            when they run, which clamp it to 0 .. Lk
+ *
+ * Outputs must not overlap each other or an input. O may be left out when only
+ * the LSE is wanted. */
+typedef struct attn_args {
+    size_t size;            /* sizeof(attn_args), as the caller saw it        */
+    attn_tensor q, k, v, o;
+    attn_tensor lse;
+    attn_tensor lens_kv;
+    void *workspace;        /* memory of the context's device                 */
+    size_t workspace_bytes;
+} attn_args;
+
+/* Picks kernels for `desc` and makes them ready to launch. Slow: it may
+ * compile. Call it once per shape and keep the plan.
+ *
+ *   ctx   borrowed; must outlive the plan
+ *   desc  read during this call only
+ *   out   receives the plan, owned by the caller until attn_plan_destroy();
+ *         set to NULL on failure
+ *
+ * ATTN_ERR_INVALID      desc breaks a rule stated at one of its fields
+ * ATTN_ERR_UNSUPPORTED  no variant takes desc; attn_last_error() lists why
+ * ATTN_ERR_BUILD        compiler log in attn_last_error()
+ * ATTN_ERR_DEVICE, ATTN_ERR_NO_MEMORY
+ *
+ * Threads: safe. */
+ATTN_API attn_status attn_plan_softmax(attn_ctx *ctx, const attn_softmax_desc *desc,
+                                       attn_plan **out);
+
+/* The same with options (NULL: none). A variant that does not exist is INVALID,
+ * one that does not take the problem UNSUPPORTED with its reason. */
+ATTN_API attn_status attn_plan_softmax_with(attn_ctx *ctx, const attn_softmax_desc *desc,
+                                            const attn_options *options, attn_plan **out);
+
+/* Frees a plan and sets *plan to NULL. Accepts NULL and a NULL plan. The plan
+ * must not be in a call of attn_execute(); work that was enqueued goes on. */
+ATTN_API void attn_plan_destroy(attn_plan **plan);
+
+/* How much workspace an execution of this plan needs, in bytes; 0: none. One
+ * workspace serves one execution at a time: two that run at once with the same
+ * one give wrong results, which the library cannot see. Its address must be a
+ * multiple of 64. Threads: safe. */
+ATTN_API size_t attn_plan_workspace_bytes(const attn_plan *plan);
+
+/* Enqueues one execution on `stream` and returns without waiting for it ("host"
+ * is synchronous: there the result is ready).
+ *
+ *   plan    borrowed
+ *   args    read during this call only; the memory it names must stay valid
+ *           until the work has ended
+ *   stream  what the device calls a queue: a cl_command_queue on "opencl", NULL
+ *           on "host". NULL means the context's own queue, for which
+ *           attn_ctx_wait() waits; a context that was made from a caller's
+ *           objects has none, and NULL is INVALID there
+ *
+ * ATTN_ERR_INVALID    a tensor breaks a rule; nothing was enqueued
+ * ATTN_ERR_WORKSPACE  its needed size is in attn_last_error()
+ * ATTN_ERR_DEVICE, ATTN_ERR_NO_MEMORY   from the driver
+ *
+ * Threads: safe, with a workspace of its own for each call. */
+ATTN_API attn_status attn_execute(const attn_plan *plan, const attn_args *args,
+                                  void *stream);
+
+/* As attn_execute(), but waits for the work and reports the time that the
+ * device spent on it, by the device's own clock, in nanoseconds. On "opencl"
+ * the queue must have been made with profiling on; the context's own has. */
+ATTN_API attn_status attn_execute_timed(const attn_plan *plan, const attn_args *args,
+                                        void *stream, uint64_t *ns);
+
+/* One call for arrays in host memory: plans, uploads, runs, downloads, and
+ * returns when O (and LSE) are there.
+ *
+ *   desc       as for attn_plan_softmax(); layouts are taken from the arrays, and
+ *              ATTN_USE_LSE from whether lse is given
+ *   q k v o    contiguous [B, H, L, D] arrays in host memory of desc's type
+ *   lse        f32 [B, Hq, Lq], or NULL
+ *
+ * Programs are kept in the context, so a second call of a like problem compiles
+ * nothing. Errors as attn_plan_softmax() and attn_execute().
+ * Threads: safe. */
+ATTN_API attn_status attn_softmax_forward_host(attn_ctx *ctx, const attn_softmax_desc *desc,
+                                               const void *q, const void *k,
+                                               const void *v, void *o, float *lse);
+
+/* The same for arrays of any strides, with lengths: every tensor of `args` lies
+ * in host memory; workspace is not read. What the host can see is checked: a
+ * length outside 0 .. Lk is INVALID. Only the elements of O and LSE themselves
+ * are written, not the gaps between them. */
+ATTN_API attn_status attn_softmax_forward_host_args(attn_ctx *ctx,
+                                                    const attn_softmax_desc *desc,
+                                                    const attn_options *options,
+                                                    const attn_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+/* attn/softmax.h: exact softmax attention, forward: what it computes. */
+#ifndef ATTN_SOFTMAX_H
+#define ATTN_SOFTMAX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <attn/status.h>
+#include <attn/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Softmax attention, for every batch, query head h and query i:
+ *
+ *     s_ij  = scale * <q_i, k_j>                     scores, j = 0 .. Lk - 1
+ *     s_ij  = -inf where key j is hidden from query i
+ *     m_i   = max_j s_ij
+ *     l_i   = sum_j exp(s_ij - m_i)
+ *     O_i   = sum_j exp(s_ij - m_i) v_j / l_i        [B, Hq, Lq, Dv]
+ *     LSE_i = m_i + ln(l_i)                          [B, Hq, Lq], natural log
+ *
+ * Q is [B, Hq, Lq, D], K [B, Hkv, Lk, D], V [B, Hkv, Lk, Dv]. Query head h
+ * reads key/value head h / (Hq / Hkv).
+ *
+ * Position. Query i stands at p_i = i + offset. The offset is 0 with
+ * ATTN_ALIGN_TOP_LEFT, (keys of that batch) - Lq with ATTN_ALIGN_BOTTOM_RIGHT
+ * (it may be negative), or the caller's own number. Causal and window read
+ * this one position:
+ *
+ *     causal                 key j is visible when j <= p_i
+ *     window (left, right)   ... when p_i - left <= j <= p_i + right; both ends
+ *                            count, -1 is unbounded: (-1, -1) is no window,
+ *                            (-1, 0) is causal
+ *     lengths                ... when j < length of that batch
+ *
+ * A key is visible when all that were asked for agree. Causal, for Lq = 2 and
+ * Lk = 5, and for Lq = 5 and Lk = 2 (1: visible):
+ *
+ *     TOP_LEFT     1 0 0 0 0        BOTTOM_RIGHT   1 1 1 1 0
+ *                  1 1 0 0 0                       1 1 1 1 1
+ *
+ *     TOP_LEFT     1 0              BOTTOM_RIGHT   0 0
+ *                  1 1                             0 0
+ *                  1 1                             0 0
+ *                  1 1                             1 0
+ *                  1 1                             1 1
+ *
+ * A query that sees no key (Lk = 0, a length of 0, or none in range) gives
+ * O = 0 and LSE = -inf. A key that no query of its head sees contributes
+ * nothing: its K and V rows may hold anything, NaN and Inf included.
+ *
+ * Scores, maxima, sums and products with V are kept in f32 for every type; the
+ * running maximum starts at -inf, so any finite number is an ordinary number.
+ * Results are rounded to nearest even. The same plan and inputs give the same
+ * bits on the same device, and a row gives the same bits alone or in a batch.
+ *
+ * Method: M. Milakov and N. Gimelshein, "Online normalizer calculation for
+ * softmax" (2018); T. Dao, "FlashAttention-2" (2023). */
+
+/* Which optional fields of attn_softmax_desc hold a value. A field whose bit is
+ * not set is not read. ABI: append only. */
+#define ATTN_USE_CAUSAL  (1u << 0)  /* no field: the causal rule above        */
+#define ATTN_USE_ALIGN   (1u << 1)  /* align;  default ATTN_ALIGN_TOP_LEFT    */
+#define ATTN_USE_OFFSET  (1u << 2)  /* offset; not with BOTTOM_RIGHT          */
+#define ATTN_USE_WINDOW  (1u << 3)  /* window_left, window_right              */
+#define ATTN_USE_SCALE   (1u << 4)  /* scale;  default 1 / sqrt(D)            */
+#define ATTN_USE_LENS_KV (1u << 5)  /* no field: attn_args.lens_kv is given   */
+#define ATTN_USE_LSE     (1u << 6)  /* no field: attn_args.lse may be given   */
+#define ATTN_USE_LAYOUT  (1u << 7)  /* layout_q, _k, _v, _o                   */
+#define ATTN_USE_SOFTCAP (1u << 8)  /* softcap; refused by every variant yet  */
+
+typedef enum attn_align {
+    ATTN_ALIGN_TOP_LEFT = 0,    /* the first query sees the first key */
+    ATTN_ALIGN_BOTTOM_RIGHT = 1 /* the last query sees the last key   */
+} attn_align;
+
+/* What a plan may rely on about the memory of one tensor: the last dimension
+ * is contiguous (stride 1), and its address and its other strides are multiples
+ * of so many bytes. attn_execute() checks the real tensors against it. */
+typedef enum attn_layout {
+    ATTN_LAYOUT_16 = 0,      /* 16 bytes; the default                        */
+    ATTN_LAYOUT_8 = 1,       /*  8 bytes                                     */
+    ATTN_LAYOUT_4 = 2,       /*  4 bytes                                     */
+    ATTN_LAYOUT_ELEMENT = 3, /*  one element                                 */
+    ATTN_LAYOUT_ANY = 4      /* any strides; the last one need not be 1      */
+} attn_layout;
+
+/* One problem. Lengths are the most that a call will pass: a plan made for
+ * them serves every shorter call too. Fields are added at the end, and 0 in a
+ * field that `use` does not name means nothing, so a designated initialiser
+ * written today keeps its meaning.
+ *
+ * B, Lq, Lk, or Hq and Hkv together, may be 0: such a call succeeds and writes
+ * what the formula says. */
+typedef struct attn_softmax_desc {
+    size_t size;          /* sizeof(attn_softmax_desc), as the caller saw it  */
+    uint32_t use;         /* ATTN_USE_... bits                                */
+    attn_type type;       /* of Q, K, V and O: ATTN_F32, ATTN_F16, ATTN_BF16  */
+    int64_t batch;        /* B   >= 0                                         */
+    int64_t heads_q;      /* Hq  >= 0, a multiple of heads_kv                 */
+    int64_t heads_kv;     /* Hkv >= 1; 0 if heads_q is 0                      */
+    int64_t len_q;        /* Lq  >= 0, in tokens                              */
+    int64_t len_kv;       /* Lk  >= 0, in tokens                              */
+    int64_t dim_qk;       /* D   >= 1, in elements                            */
+    int64_t dim_v;        /* Dv  >= 1, in elements; 0: dim_qk                 */
+
+    attn_align align;
+    int64_t offset;       /* position of query 0, in tokens, -2^31 .. 2^31 - 1 */
+    int64_t window_left;  /* in tokens, >= 0; -1: unbounded                   */
+    int64_t window_right; /* in tokens, >= 0; -1: unbounded                   */
+    float scale;          /* any finite number, also 0 and negative           */
+    attn_layout layout_q;
+    attn_layout layout_k;
+    attn_layout layout_v;
+    attn_layout layout_o;
+    float softcap;        /* >= 0, finite; 0: off                             */
+} attn_softmax_desc;
+
+/* Checks every rule of the descriptor. ATTN_OK, or ATTN_ERR_INVALID with a
+ * sentence that names the field, its value and the rule. It asks no device:
+ * whether a kernel takes the problem is attn_plan_softmax()'s answer.
+ *
+ *   desc  read during this call only
+ *
+ * All numbers of tokens, heads and elements are at most 2^31 - 1, and so is
+ * B * Hq * Lq * max(D, Dv) at most 2^62, and likewise for K and V.
+ * Threads: safe. */
+ATTN_API attn_status attn_softmax_check(const attn_softmax_desc *desc);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
