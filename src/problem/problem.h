@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/* problem/problem.h: the problem as a value: what is computed, without memory
+ * and without a device. */
+#ifndef ATTN_PROBLEM_H
+#define ATTN_PROBLEM_H
+
+#include <stdint.h>
+
+#include <attn/softmax.h>
+
+#include "core/text.h"
+
+typedef enum attn_op { ATTN_OP_SOFTMAX = 0 } attn_op;
+typedef enum attn_pass { ATTN_PASS_FWD = 0 } attn_pass;
+
+/* What a variant must be able to do. A problem has the bit only if the feature
+ * changes the result: window (-1, -1) or softcap 0 set none. The words are those
+ * of problem texts. */
+#define ATTN_FEATURE_LIST(X)     \
+    X(CAUSAL, "causal")          \
+    X(ALIGN_BR, "align=br")      \
+    X(OFFSET, "offset")          \
+    X(WINDOW, "window")          \
+    X(SOFTCAP, "softcap")        \
+    X(LENS_KV, "lens")           \
+    X(LSE, "lse")
+
+enum {
+#define X(name, word) ATTN_FEAT_BIT_##name,
+    ATTN_FEATURE_LIST(X)
+#undef X
+    ATTN_FEAT_COUNT
+};
+
+enum {
+#define X(name, word) ATTN_FEAT_##name = 1 << ATTN_FEAT_BIT_##name,
+    ATTN_FEATURE_LIST(X)
+#undef X
+};
+
+/* The tensors that have a layout, in the order of `layout`. */
+enum { ATTN_TENSOR_Q, ATTN_TENSOR_K, ATTN_TENSOR_V, ATTN_TENSOR_O, ATTN_TENSOR_COUNT };
+
+/* Canonical: equal problems are equal byte for byte (it is zeroed first). */
+typedef struct attn_problem {
+    attn_op op;
+    attn_pass pass;
+    attn_type type;
+    uint32_t features;                     /* ATTN_FEAT_ bits                 */
+    int64_t b, hq, hkv, lq, lk, d, dv;     /* lengths: the most a call passes */
+    int64_t offset;                        /* position of query 0, TOP_LEFT   */
+    int64_t window_left, window_right;     /* -1: unbounded                   */
+    float scale;                           /* always the value in force       */
+    float softcap;                         /* 0: off                          */
+    int32_t scale_given;                   /* text prints it                  */
+    attn_layout layout[ATTN_TENSOR_COUNT]; /* never ELEMENT: 4 or 2 bytes     */
+} attn_problem;
+
+/* ATTN_LAYOUT_ELEMENT of 16-bit types, inside the library. */
+#define ATTN_LAYOUT_2 ATTN_LAYOUT_ELEMENT
+
+/* The word of a feature bit, as texts and reasons write it. */
+const char *attn_feature_word(uint32_t bit);
+
+/* What a layout promises: bytes that addresses and strides are multiples of;
+ * 0 for ATTN_LAYOUT_ANY. */
+int64_t attn_layout_bytes(attn_layout layout, attn_type type);
+
+/* Fills *desc from a caller's descriptor of any known size and checks its rules. */
+attn_status attn_softmax_desc_read(attn_softmax_desc *desc, const attn_softmax_desc *from);
+
+/* From a descriptor that passed attn_softmax_check(). */
+void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *desc);
+
+/* Back to a descriptor of the same problem. */
+void attn_problem_to_softmax(const attn_problem *p, attn_softmax_desc *desc);
+
+/* Appends the text of the problem (grammar: attn/text.h). */
+void attn_problem_text(const attn_problem *p, attn_text *text);
+
+/* Reads a problem text up to its end. INVALID with position and word. */
+attn_status attn_problem_parse(attn_problem *p, const char *text);
+
+/* How many pairs (query, key) of one batch and head are visible at the planned
+ * lengths. */
+double attn_problem_visible(const attn_problem *p);
+
+#endif

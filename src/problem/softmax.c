@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT */
+/* problem/softmax.c: the rules of attn_softmax_desc, and the problem it names. */
+#include "problem/problem.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/size.h"
+#include "core/status.h"
+
+/* One line per rule, in the order of the fields, worded as the header words it.
+ * Nothing behind attn_softmax_desc_read() checks a descriptor again. */
+#define RULE(cond, ...)                                       \
+    do {                                                      \
+        if (!(cond))                                          \
+            return attn_fail(ATTN_ERR_INVALID, __VA_ARGS__);  \
+    } while (0)
+
+enum {
+    KNOWN_USE = ATTN_USE_CAUSAL | ATTN_USE_ALIGN | ATTN_USE_OFFSET | ATTN_USE_WINDOW |
+                ATTN_USE_SCALE | ATTN_USE_LENS_KV | ATTN_USE_LSE | ATTN_USE_LAYOUT |
+                ATTN_USE_SOFTCAP
+};
+
+static const int64_t MOST = INT32_MAX;
+static const int64_t MOST_ELEMENTS = (int64_t)1 << 62;
+
+static bool product_fits(int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    int64_t n;
+    return attn_mul(a, b, &n) && attn_mul(n, c, &n) && attn_mul(n, d, &n) &&
+           n <= MOST_ELEMENTS;
+}
+
+static attn_status check_sizes(const attn_softmax_desc *d)
+{
+    const int64_t dim_v = d->dim_v ? d->dim_v : d->dim_qk;
+
+    RULE(d->type == ATTN_F32 || d->type == ATTN_F16 || d->type == ATTN_BF16,
+         "type = %d, want ATTN_F32, ATTN_F16 or ATTN_BF16", (int)d->type);
+    RULE(d->batch >= 0 && d->batch <= MOST, "batch = %lld, want 0 .. 2^31 - 1",
+         (long long)d->batch);
+    RULE(d->heads_q >= 0 && d->heads_q <= MOST, "heads_q = %lld, want 0 .. 2^31 - 1",
+         (long long)d->heads_q);
+    RULE(d->heads_kv >= 0 && d->heads_kv <= MOST, "heads_kv = %lld, want 0 .. 2^31 - 1",
+         (long long)d->heads_kv);
+    RULE((d->heads_q == 0) == (d->heads_kv == 0),
+         "heads_kv = %lld with heads_q = %lld, want both 0 or neither",
+         (long long)d->heads_kv, (long long)d->heads_q);
+    RULE(d->heads_kv == 0 || d->heads_q % d->heads_kv == 0,
+         "heads_q = %lld, want a multiple of heads_kv = %lld", (long long)d->heads_q,
+         (long long)d->heads_kv);
+    RULE(d->len_q >= 0 && d->len_q <= MOST, "len_q = %lld, want 0 .. 2^31 - 1",
+         (long long)d->len_q);
+    RULE(d->len_kv >= 0 && d->len_kv <= MOST, "len_kv = %lld, want 0 .. 2^31 - 1",
+         (long long)d->len_kv);
+    RULE(d->dim_qk >= 1 && d->dim_qk <= MOST, "dim_qk = %lld, want 1 .. 2^31 - 1",
+         (long long)d->dim_qk);
+    RULE(d->dim_v >= 0 && d->dim_v <= MOST,
+         "dim_v = %lld, want 1 .. 2^31 - 1, or 0 for dim_qk", (long long)d->dim_v);
+    RULE(product_fits(d->batch, d->heads_q, d->len_q, attn_max(d->dim_qk, dim_v)),
+         "batch * heads_q * len_q * max(dim_qk, dim_v) = %lld * %lld * %lld * %lld, "
+         "want <= 2^62", (long long)d->batch, (long long)d->heads_q,
+         (long long)d->len_q, (long long)attn_max(d->dim_qk, dim_v));
+    RULE(product_fits(d->batch, d->heads_kv, d->len_kv, attn_max(d->dim_qk, dim_v)),
+         "batch * heads_kv * len_kv * max(dim_qk, dim_v) = %lld * %lld * %lld * %lld, "
+         "want <= 2^62", (long long)d->batch, (long long)d->heads_kv,
+         (long long)d->len_kv, (long long)attn_max(d->dim_qk, dim_v));
+    return ATTN_OK;
+}
+
+static attn_status check_layout(const char *name, attn_layout layout)
+{
+    RULE((int)layout >= ATTN_LAYOUT_16 && layout <= ATTN_LAYOUT_ANY,
+         "layout_%s = %d, want an ATTN_LAYOUT_ value", name, (int)layout);
+    return ATTN_OK;
+}
+
+static attn_status check_optional(const attn_softmax_desc *d)
+{
+    const bool br = (d->use & ATTN_USE_ALIGN) && d->align == ATTN_ALIGN_BOTTOM_RIGHT;
+    attn_status st = ATTN_OK;
+
+    if (d->use & ATTN_USE_ALIGN)
+        RULE(d->align == ATTN_ALIGN_TOP_LEFT || d->align == ATTN_ALIGN_BOTTOM_RIGHT,
+             "align = %d, want ATTN_ALIGN_TOP_LEFT or ATTN_ALIGN_BOTTOM_RIGHT",
+             (int)d->align);
+    if (d->use & ATTN_USE_OFFSET) {
+        RULE(!br, "offset = %lld beside align = ATTN_ALIGN_BOTTOM_RIGHT, want one of them",
+             (long long)d->offset);
+        RULE(d->offset >= INT32_MIN && d->offset <= INT32_MAX,
+             "offset = %lld, want -2^31 .. 2^31 - 1", (long long)d->offset);
+    }
+    if (d->use & ATTN_USE_WINDOW) {
+        RULE(d->window_left >= -1 && d->window_left <= MOST,
+             "window_left = %lld, want 0 .. 2^31 - 1, or -1 for unbounded",
+             (long long)d->window_left);
+        RULE(d->window_right >= -1 && d->window_right <= MOST,
+             "window_right = %lld, want 0 .. 2^31 - 1, or -1 for unbounded",
+             (long long)d->window_right);
+    }
+    if (d->use & ATTN_USE_SCALE)
+        RULE(isfinite(d->scale), "scale = %g, want a finite number", (double)d->scale);
+    if (d->use & ATTN_USE_SOFTCAP)
+        RULE(isfinite(d->softcap) && d->softcap >= 0, "softcap = %g, want >= 0 and finite",
+             (double)d->softcap);
+    if (d->use & ATTN_USE_LAYOUT) {
+        if ((st = check_layout("q", d->layout_q)) != ATTN_OK ||
+            (st = check_layout("k", d->layout_k)) != ATTN_OK ||
+            (st = check_layout("v", d->layout_v)) != ATTN_OK)
+            return st;
+        st = check_layout("o", d->layout_o);
+    }
+    return st;
+}
+
+attn_status attn_softmax_desc_read(attn_softmax_desc *desc, const attn_softmax_desc *from)
+{
+    attn_status st;
+
+    RULE(from, "desc is NULL");
+    RULE(attn_struct_copy(desc, sizeof *desc, from, from->size, sizeof *desc),
+         "size = %zu, want sizeof(attn_softmax_desc) = %zu", from->size, sizeof *desc);
+    RULE(!(desc->use & ~(uint32_t)KNOWN_USE), "use = 0x%x has bits that mean nothing: 0x%x",
+         (unsigned)desc->use, (unsigned)(desc->use & ~(uint32_t)KNOWN_USE));
+    if ((st = check_sizes(desc)) != ATTN_OK)
+        return st;
+    return check_optional(desc);
+}
+
+attn_status attn_softmax_check(const attn_softmax_desc *desc)
+{
+    attn_softmax_desc copy;
+    return attn_softmax_desc_read(&copy, desc);
+}
+
+static attn_layout canonical_layout(attn_layout layout, attn_type type)
+{
+    return layout == ATTN_LAYOUT_ELEMENT && type == ATTN_F32 ? ATTN_LAYOUT_4 : layout;
+}
+
+static void read_position(attn_problem *p, const attn_softmax_desc *d)
+{
+    if (d->use & ATTN_USE_CAUSAL)
+        p->features |= ATTN_FEAT_CAUSAL;
+    if ((d->use & ATTN_USE_ALIGN) && d->align == ATTN_ALIGN_BOTTOM_RIGHT)
+        p->features |= ATTN_FEAT_ALIGN_BR;
+    if ((d->use & ATTN_USE_OFFSET) && d->offset) {
+        p->features |= ATTN_FEAT_OFFSET;
+        p->offset = d->offset;
+    }
+    p->window_left = p->window_right = -1;
+    if ((d->use & ATTN_USE_WINDOW) && (d->window_left >= 0 || d->window_right >= 0)) {
+        p->features |= ATTN_FEAT_WINDOW;
+        p->window_left = d->window_left;
+        p->window_right = d->window_right;
+    }
+}
+
+void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *d)
+{
+    const attn_layout layout[ATTN_TENSOR_COUNT] = { d->layout_q, d->layout_k, d->layout_v,
+                                                    d->layout_o };
+
+    memset(p, 0, sizeof *p);
+    p->op = ATTN_OP_SOFTMAX;
+    p->pass = ATTN_PASS_FWD;
+    p->type = d->type;
+    p->b = d->batch;
+    p->hq = d->heads_q;
+    p->hkv = d->heads_kv;
+    p->lq = d->len_q;
+    p->lk = d->len_kv;
+    p->d = d->dim_qk;
+    p->dv = d->dim_v ? d->dim_v : d->dim_qk;
+    read_position(p, d);
+    p->scale_given = (d->use & ATTN_USE_SCALE) != 0;
+    p->scale = p->scale_given ? d->scale : (float)(1.0 / sqrt((double)p->d));
+    if ((d->use & ATTN_USE_SOFTCAP) && d->softcap > 0) {
+        p->features |= ATTN_FEAT_SOFTCAP;
+        p->softcap = d->softcap;
+    }
+    if (d->use & ATTN_USE_LENS_KV)
+        p->features |= ATTN_FEAT_LENS_KV;
+    if (d->use & ATTN_USE_LSE)
+        p->features |= ATTN_FEAT_LSE;
+    if (d->use & ATTN_USE_LAYOUT)
+        for (int t = 0; t < ATTN_TENSOR_COUNT; t++)
+            p->layout[t] = canonical_layout(layout[t], p->type);
+}
+
+void attn_problem_to_softmax(const attn_problem *p, attn_softmax_desc *d)
+{
+    static const struct { uint32_t feature, use; } same[] = {
+        { ATTN_FEAT_CAUSAL, ATTN_USE_CAUSAL },   { ATTN_FEAT_ALIGN_BR, ATTN_USE_ALIGN },
+        { ATTN_FEAT_OFFSET, ATTN_USE_OFFSET },   { ATTN_FEAT_WINDOW, ATTN_USE_WINDOW },
+        { ATTN_FEAT_SOFTCAP, ATTN_USE_SOFTCAP }, { ATTN_FEAT_LENS_KV, ATTN_USE_LENS_KV },
+        { ATTN_FEAT_LSE, ATTN_USE_LSE },
+    };
+
+    *d = (attn_softmax_desc){
+        .size = sizeof *d, .type = p->type, .batch = p->b, .heads_q = p->hq,
+        .heads_kv = p->hkv, .len_q = p->lq, .len_kv = p->lk, .dim_qk = p->d, .dim_v = p->dv,
+        .align = p->features & ATTN_FEAT_ALIGN_BR ? ATTN_ALIGN_BOTTOM_RIGHT
+                                                  : ATTN_ALIGN_TOP_LEFT,
+        .offset = p->offset, .window_left = p->window_left, .window_right = p->window_right,
+        .scale = p->scale, .softcap = p->softcap,
+        .layout_q = p->layout[ATTN_TENSOR_Q], .layout_k = p->layout[ATTN_TENSOR_K],
+        .layout_v = p->layout[ATTN_TENSOR_V], .layout_o = p->layout[ATTN_TENSOR_O],
+    };
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
+        if (p->features & same[i].feature)
+            d->use |= same[i].use;
+    if (p->scale_given)
+        d->use |= ATTN_USE_SCALE;
+    for (int t = 0; t < ATTN_TENSOR_COUNT; t++)
+        if (p->layout[t] != ATTN_LAYOUT_16)
+            d->use |= ATTN_USE_LAYOUT;
+}
+
+double attn_problem_visible(const attn_problem *p)
+{
+    const int64_t offset = p->features & ATTN_FEAT_ALIGN_BR ? p->lk - p->lq : p->offset;
+    const int64_t far = (int64_t)1 << 40;
+    int64_t left = p->window_left < 0 ? far : p->window_left;
+    int64_t right = p->window_right < 0 ? far : p->window_right;
+    double sum = 0;
+
+    if (p->features & ATTN_FEAT_CAUSAL)
+        right = attn_min(right, 0);
+    if (left == far && right == far)
+        return (double)p->lq * (double)p->lk;
+
+    /* piecewise linear in i: sample at most 65536 rows, the midpoints of equal runs */
+    const int64_t runs = attn_min(p->lq, 65536);
+    for (int64_t r = 0; r < runs; r++) {
+        double i = ((double)r + 0.5) * (double)p->lq / (double)runs - 0.5;
+        double first = fmax(0, i + (double)(offset - left));
+        double end = fmin((double)p->lk, i + (double)(offset + right) + 1);
+        sum += fmax(0, end - first) * (double)p->lq / (double)runs;
+    }
+    return sum;
+}
