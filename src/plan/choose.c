@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/choose.c: which variant computes a problem on a device, and why. */
+#include <string.h>
+
+#include "core/size.h"
+#include "core/status.h"
+#include "plan/plan.h"
+
+static const char *lacks(uint32_t features)
+{
+#define X(name, word) \
+    if (features & ATTN_FEAT_##name) return "does not take \"" word "\"";
+    ATTN_FEATURE_LIST(X)
+#undef X
+    return NULL;
+}
+
+/* The device with the limits learned for one variant. */
+static attn_caps caps_for(const attn_target *target, int index)
+{
+    attn_caps caps = target->caps;
+    const int64_t limit = target->verdict[index].max_group;
+
+    if (limit)
+        caps.max_group = attn_min(caps.max_group, limit);
+    return caps;
+}
+
+const char *attn_refusal(const attn_problem *p, const attn_target *target, int index)
+{
+    const attn_variant *v = target->variants[index];
+    const attn_caps caps = caps_for(target, index);
+
+    if (target->verdict[index].denial[0])
+        return target->verdict[index].denial;
+    if (p->features & ~v->features)
+        return lacks(p->features & ~v->features);
+    return v->applicable(p, &caps);
+}
+
+static attn_status unsupported(const attn_problem *p, const attn_target *target,
+                               const char *only)
+{
+    char problem[256], reasons[2048];
+    attn_text name = attn_text_in(problem, sizeof problem);
+    attn_text text = attn_text_in(reasons, sizeof reasons);
+
+    attn_problem_text(p, &name);
+    for (int i = 0; target->variants[i]; i++)
+        if (!only || !strcmp(only, target->variants[i]->name))
+            attn_text_add(&text, "; %s: %s", target->variants[i]->name,
+                          attn_refusal(p, target, i));
+    return attn_fail(ATTN_ERR_UNSUPPORTED, "no variant of %s takes %s%s", target->backend,
+                     problem, reasons);
+}
+
+static attn_status unknown_variant(const attn_target *target, const char *only)
+{
+    char names[1024];
+    attn_text text = attn_text_in(names, sizeof names);
+
+    for (int i = 0; target->variants[i]; i++)
+        attn_text_add(&text, "%s%s", i ? ", " : "", target->variants[i]->name);
+    return attn_fail(ATTN_ERR_INVALID, "variant = \"%s\", want one of %s's: %s", only,
+                     target->backend, names);
+}
+
+attn_status attn_choose(const attn_problem *p, const attn_target *target, const char *only,
+                        attn_choice *out)
+{
+    bool known = false;
+
+    for (int i = 0; target->variants[i]; i++) {
+        const attn_variant *v = target->variants[i];
+        const attn_caps caps = caps_for(target, i);
+
+        if (only && strcmp(only, v->name))
+            continue;
+        known = true;
+        if (attn_refusal(p, target, i))
+            continue;
+        memset(out, 0, sizeof *out);
+        out->variant = v;
+        out->index = i;
+        v->lower(p, &caps, out);
+        return ATTN_OK;
+    }
+    return known || !only ? unsupported(p, target, only) : unknown_variant(target, only);
+}
+
+void attn_choice_text(const attn_choice *choice, const attn_target *target, attn_text *text)
+{
+    attn_text_add(text, "%s:%s[%s]", target->backend, choice->variant->name, choice->instance);
+}

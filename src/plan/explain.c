@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/explain.c: the plan of a problem in words, for attn-info --explain. */
+#include <attn/device.h>
+
+#include "core/size.h"
+#include "core/status.h"
+#include "plan/plan.h"
+
+static void explain_work(const attn_problem *p, const attn_target *target, attn_text *text)
+{
+    const attn_caps *c = &target->caps;
+    const double heads = (double)p->b * (double)p->hq;
+    const double flops = 2.0 * heads * attn_problem_visible(p) * (double)(p->d + p->dv);
+    const double elem = (double)attn_type_bytes(p->type);
+    const double bytes =
+        elem * (heads * (double)p->lq * (double)(p->d + p->dv) +
+                (double)p->b * (double)p->hkv * (double)p->lk * (double)(p->d + p->dv)) +
+        (p->features & ATTN_FEAT_LSE ? 4.0 * heads * (double)p->lq : 0);
+    /* a multiply-add counts two; two vector units a core on processors, one f32
+     * unit of 128 lanes a compute unit on other devices */
+    const bool gpu = c->kind == ATTN_DEVICE_GPU || c->kind == ATTN_DEVICE_OTHER;
+    const double lanes = gpu ? 128 : 2.0 * (double)c->vector_width;
+    const double peak = (double)c->compute_units * lanes * 2 * (double)c->clock_mhz * 1e6;
+
+    attn_text_add(text, "work       %.4g GFLOP over visible scores, %.4g MB of tensors once, "
+                  "%.3g FLOP/byte\n", flops / 1e9, bytes / 1e6, bytes > 0 ? flops / bytes : 0);
+    if (peak > 0)
+        attn_text_add(text, "roofline   compute: at least %.4g ms at about %.4g GFLOP/s "
+                      "(units x lanes x 2 x clock); memory: the device does not tell its "
+                      "bandwidth\n", flops / peak * 1e3, peak / 1e9);
+    else
+        attn_text_add(text, "roofline   the device tells neither clock nor bandwidth\n");
+}
+
+static void explain_choice(const attn_problem *p, const attn_target *target,
+                           const attn_choice *choice, attn_text *text)
+{
+    attn_text_add(text, "plan       ");
+    attn_choice_text(choice, target, text);
+    attn_text_add(text, "\n           %s\n", choice->variant->about);
+    for (int i = 0; i < choice->n_steps; i++) {
+        const attn_step *s = &choice->step[i];
+        const int64_t units = attn_max(target->caps.compute_units, 1);
+        const double groups = (double)attn_ceil_div(p->lq, s->tile_q) * (double)p->hq *
+                              (double)p->b;
+
+        attn_text_add(text, "step %d     %s: tiles of %lld queries x %lld keys, %.0f groups of "
+                      "%lld, %.2f waves over %lld units\n", i + 1, s->kernel,
+                      (long long)s->tile_q, (long long)s->tile_k, groups,
+                      (long long)s->block, groups / (double)units, (long long)units);
+    }
+    if (choice->tile_reason)
+        attn_text_add(text, "tile       %s\n", choice->tile_reason);
+    for (int i = 0; i < choice->n_budget; i++)
+        attn_text_add(text, "%s %10lld bytes  %s\n", i ? "          " : "fast memory",
+                      (long long)choice->budget[i].bytes, choice->budget[i].what);
+    if (choice->n_budget)
+        attn_text_add(text, "           %10lld bytes  of %lld that a group has\n",
+                      (long long)choice->step[0].fast_bytes,
+                      (long long)target->caps.fast_bytes);
+    attn_text_add(text, "splits     keys are not split\n");
+    attn_text_add(text, "workspace  %lld bytes\n", (long long)choice->workspace_bytes);
+}
+
+attn_status attn_explain(const attn_problem *p, const attn_target *target, const char *only,
+                         attn_text *text)
+{
+    attn_choice choice;
+    const attn_status st = attn_choose(p, target, only, &choice);
+    const bool planned = st == ATTN_OK;
+
+    if (!planned && st != ATTN_ERR_UNSUPPORTED)
+        return st;
+    attn_text_add(text, "problem    ");
+    attn_problem_text(p, text);
+    attn_text_add(text, "\n");
+    if (planned)
+        explain_choice(p, target, &choice, text);
+    else
+        attn_text_add(text, "plan       none: no variant takes it\n");
+    explain_work(p, target, text);
+    for (int i = 0; target->variants[i]; i++) {
+        const char *reason = attn_refusal(p, target, i);
+        if (planned && i == choice.index)
+            continue;
+        attn_text_add(text, "not        %s: %s\n", target->variants[i]->name,
+                      reason ? reason
+                      : only ? "takes it, but another was asked for by name"
+                             : "takes it, but comes later in the order of preference");
+    }
+    return ATTN_OK;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/host/softmax_fwd_reference.c: the oracle; also what nothing else takes. */
+#include "core/size.h"
+#include "plan/host/variants.h"
+
+enum {
+    FEATURES = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET | ATTN_FEAT_WINDOW |
+               ATTN_FEAT_LENS_KV | ATTN_FEAT_LSE
+};
+
+static const char *applicable(const attn_problem *p, const attn_caps *c)
+{
+    (void)p;
+    (void)c;
+    return NULL;
+}
+
+static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
+{
+    attn_step *step = &out->step[out->n_steps++];
+
+    step->kernel = "softmax_fwd_reference";
+    step->tile_q = step->tile_k = step->block = 1;
+    step->threads = attn_max(c->compute_units, 1);
+    attn_step_softmax(step, p);
+    attn_choice_instance(out, "d%lld,dv%lld,%s", (long long)p->d, (long long)p->dv,
+                         attn_type_name(p->type));
+}
+
+const attn_variant attn_host_softmax_fwd_reference_variant = {
+    .name = "softmax_fwd_reference",
+    .about = "plain loops in double, one query at a time: the oracle",
+    .features = FEATURES,
+    .applicable = applicable,
+    .lower = lower,
+};

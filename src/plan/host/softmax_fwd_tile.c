@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/host/softmax_fwd_tile.c: the fused kernel on the processor. */
+#include "core/size.h"
+#include "plan/host/variants.h"
+
+enum {
+    FEATURES = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET | ATTN_FEAT_WINDOW |
+               ATTN_FEAT_LENS_KV | ATTN_FEAT_LSE,
+    MOST_DIM = 4096,     /* beyond that one panel leaves every cache           */
+    MOST_PANELS = 4,     /* more reuse K and V no better, and split the work worse */
+    MOST_KEYS = 64       /* scores of a panel that stay in the first cache     */
+};
+
+/* Scratch of one thread, in floats, as src/host/softmax_fwd_tile.c lays it out. */
+typedef struct scratch {
+    int64_t q, o, state, scores, k, v;
+} scratch;
+
+static scratch scratch_of(const attn_problem *p, int64_t panel, int64_t br, int64_t bc)
+{
+    const int64_t queries = attn_round_up(br, panel), rows = attn_round_up(bc, 8);
+    const int64_t dv8 = attn_round_up(p->dv, 8);
+
+    return (scratch){ .q = queries * p->d, .o = queries * dv8, .state = queries * 2,
+                      .scores = rows * panel, .k = rows * p->d, .v = (rows + 5) * dv8 };
+}
+
+static int64_t sum(scratch s)
+{
+    return s.q + s.o + s.state + s.scores + s.k + s.v;
+}
+
+/* The published tile for half of the core's cache, cut to whole panels. */
+static scratch find_tile(const attn_problem *p, const attn_caps *c, int64_t *br, int64_t *bc)
+{
+    const int64_t panel = attn_max(c->subgroup, 1);   /* of queries, in registers */
+    const int64_t floats = attn_max(c->fast_bytes / 2, 32 * 1024) / 4;
+    int64_t rule_br = 1, rule_bc = 1;
+
+    attn_tile_rule(floats, p->d, p->dv, &rule_br, &rule_bc);
+    *br = panel * attn_max(1, attn_min(MOST_PANELS, rule_br / panel));
+    *bc = attn_round_up(attn_max(8, attn_min(MOST_KEYS, rule_bc)), 8);
+    while (*br > panel && sum(scratch_of(p, panel, *br, *bc)) > floats)
+        *br -= panel;
+    while (*bc > 16 && sum(scratch_of(p, panel, *br, *bc)) > floats)
+        *bc -= 8;
+    return scratch_of(p, panel, *br, *bc);
+}
+
+static const char *applicable(const attn_problem *p, const attn_caps *c)
+{
+    (void)c;
+    if (p->d > MOST_DIM || p->dv > MOST_DIM)
+        return "D or Dv is over 4096";
+    return NULL;
+}
+
+static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
+{
+    attn_step *step = &out->step[out->n_steps++];
+    int64_t br, bc;
+    const scratch s = find_tile(p, c, &br, &bc);
+
+    step->kernel = "softmax_fwd_tile";
+    step->tile_q = br;
+    step->tile_k = bc;
+    step->block = 1;
+    step->threads = attn_max(c->compute_units, 1);
+    step->scratch_bytes = attn_round_up(4 * sum(s), 64);
+    out->workspace_bytes = step->threads * step->scratch_bytes;
+    attn_step_softmax(step, p);
+    attn_choice_instance(out, "br%lld,bc%lld,lanes%lld,d%lld,dv%lld,%s", (long long)br,
+                         (long long)bc, (long long)c->vector_width, (long long)p->d,
+                         (long long)p->dv, attn_type_name(p->type));
+    out->tile_reason = "br: panels of queries, one register tile each, as many as reuse K and V from the "
+                       "core's cache; bc: scores of a panel stay in the first cache";
+    attn_choice_budget(out, "q, transposed", 4 * s.q);
+    attn_choice_budget(out, "o, in f32", 4 * s.o);
+    attn_choice_budget(out, "row states", 4 * s.state);
+    attn_choice_budget(out, "scores of one panel", 4 * s.scores);
+    attn_choice_budget(out, "k rows in f32", 4 * s.k);
+    attn_choice_budget(out, "v rows, packed", 4 * s.v);
+}
+
+const attn_variant attn_host_softmax_fwd_tile_variant = {
+    .name = "softmax_fwd_tile",
+    .about = "fused, online softmax; tiles of queries along the vector lanes, OpenMP",
+    .features = FEATURES,
+    .applicable = applicable,
+    .lower = lower,
+};

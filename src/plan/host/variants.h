@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/host/variants.h: the records of the host's variants. */
+#ifndef ATTN_PLAN_HOST_VARIANTS_H
+#define ATTN_PLAN_HOST_VARIANTS_H
+
+#include "plan/plan.h"
+
+extern const attn_variant attn_host_softmax_fwd_tile_variant;
+extern const attn_variant attn_host_softmax_fwd_reference_variant;
+
+/* Best first, ends with NULL. */
+const attn_variant *const *attn_host_variants(const attn_caps *caps);
+
+#endif

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/opencl/softmax_fwd_tile_gpu.c: OpenCL on GPUs: a work-group shares tiles
+ * of Q, K and V in local memory; each work-item owns a register tile. */
+#include "core/size.h"
+#include "plan/opencl/variants.h"
+
+enum {
+    FEATURES = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET | ATTN_FEAT_WINDOW |
+               ATTN_FEAT_LENS_KV | ATTN_FEAT_LSE,
+    MOST_DIM = 256
+};
+
+/* Best first: tx x ty work-items on bm queries x bn keys, in chunks of dc columns
+ * of Q and K and jc rows of V. The first that keeps the device's limits is taken. */
+typedef struct tile {
+    int32_t tx, ty, bm, bn, dc, jc;
+} tile;
+
+static const tile tiles[] = {
+    { 16, 16, 64, 64, 32, 32 }, /* 4 x 4 scores an item                       */
+    { 16, 16, 64, 64, 16, 16 },
+    { 16, 8, 32, 64, 32, 32 },
+    { 16, 8, 32, 64, 16, 8 },
+    { 8, 8, 32, 32, 32, 16 },   /* 64 items: small work-group limits          */
+    { 8, 8, 32, 32, 16, 8 },
+    { 8, 4, 16, 32, 16, 8 },    /* 32 items                                   */
+    { 8, 4, 16, 16, 8, 4 },
+    { 4, 4, 8, 8, 8, 4 },
+    { 2, 1, 4, 4, 8, 4 },
+    { 1, 1, 4, 4, 4, 4 },       /* a work-group of one                        */
+};
+
+enum { N_TILES = sizeof tiles / sizeof tiles[0] };
+
+/* Local memory, line by line, as the kernel declares it. */
+typedef struct budget {
+    int64_t q, kv, scores, rows;
+} budget;
+
+static budget budget_of(const attn_problem *p, const tile *t, bool q_whole)
+{
+    const int64_t q_pitch = (q_whole ? attn_round_up(p->d, t->dc) : t->dc) + 4;
+    const int64_t v_pitch = attn_round_up(p->dv, 4 * t->tx);
+
+    return (budget){
+        .q = 4 * t->bm * q_pitch,
+        .kv = 4 * attn_max(t->bn * (t->dc + 4), t->jc * v_pitch),
+        .scores = 4 * t->bm * (t->bn + 4),
+        .rows = 4 * t->bm * (t->tx + 4),
+    };
+}
+
+static int64_t sum(budget b)
+{
+    return b.q + b.kv + b.scores + b.rows;
+}
+
+static const tile *find_tile(const attn_problem *p, const attn_caps *c, bool *q_whole)
+{
+    for (int i = 0; i < N_TILES; i++) {
+        const tile *t = &tiles[i];
+
+        if (t->tx * t->ty > c->max_group)
+            continue;
+        if (t->bm > 16 && t->bm >= 2 * p->lq && i + 1 < N_TILES)
+            continue;   /* half of its queries would not exist */
+        *q_whole = sum(budget_of(p, t, true)) <= c->fast_bytes;
+        if (*q_whole || sum(budget_of(p, t, false)) <= c->fast_bytes)
+            return t;
+    }
+    return NULL;
+}
+
+static const char *applicable(const attn_problem *p, const attn_caps *c)
+{
+    bool q_whole;
+
+    if (p->d > MOST_DIM || p->dv > MOST_DIM)
+        return "D or Dv is over 256";
+    if (!find_tile(p, c, &q_whole))
+        return "no tile fits the local memory and the work-group limit";
+    return NULL;
+}
+
+/* Rows can be loaded four elements at a time. */
+static bool wide(const attn_problem *p)
+{
+    const int64_t bytes = 4 * (int64_t)attn_type_bytes(p->type);
+    const attn_layout *l = p->layout;
+
+    return attn_layout_bytes(l[ATTN_TENSOR_Q], p->type) >= bytes &&
+           attn_layout_bytes(l[ATTN_TENSOR_K], p->type) >= bytes &&
+           attn_layout_bytes(l[ATTN_TENSOR_V], p->type) >= bytes;
+}
+
+static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
+{
+    attn_step *step = &out->step[out->n_steps++];
+    bool q_whole;
+    const tile *t = find_tile(p, c, &q_whole);
+    const budget b = budget_of(p, t, q_whole);
+    const int vec = wide(p) ? 4 : 1;
+
+    step->kernel = "softmax_fwd_tile_gpu";
+    step->tile_q = t->bm;
+    step->tile_k = t->bn;
+    step->block = t->tx * t->ty;
+    attn_step_softmax(step, p);
+    attn_step_define(step, "BM", t->bm);
+    attn_step_define(step, "BN", t->bn);
+    attn_step_define(step, "TX", t->tx);
+    attn_step_define(step, "TY", t->ty);
+    attn_step_define(step, "DC", t->dc);
+    attn_step_define(step, "JC", t->jc);
+    attn_step_define(step, "Q_WHOLE", q_whole);
+    attn_step_define(step, "VEC", vec);
+    attn_choice_instance(out, "bm%d,bn%d,tx%d,ty%d,dc%d,jc%d%s,vec%d,d%lld,dv%lld,%s", t->bm,
+                         t->bn, t->tx, t->ty, t->dc, t->jc, q_whole ? ",q" : "", vec,
+                         (long long)p->d, (long long)p->dv, attn_type_name(p->type));
+    out->tile_reason = "the first of the list, largest first, that keeps the work-group limit "
+                       "and the local memory";
+    attn_choice_budget(out, q_whole ? "q, the whole tile" : "q, one chunk of columns", b.q);
+    attn_choice_budget(out, "a chunk of k or of v", b.kv);
+    attn_choice_budget(out, "scores", b.scores);
+    attn_choice_budget(out, "row maxima and sums", b.rows);
+}
+
+const attn_variant attn_opencl_softmax_fwd_tile_gpu_variant = {
+    .name = "softmax_fwd_tile_gpu",
+    .about = "fused, online softmax; work-groups share tiles in local memory, for GPUs",
+    .features = FEATURES,
+    .applicable = applicable,
+    .lower = lower,
+};

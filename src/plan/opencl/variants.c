@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/opencl/variants.c: OpenCL's variants, best first: two families of kernels,
+ * since one shape is many times too slow on the other kind of device. Both run
+ * everywhere and can be asked for by name. */
+#include "plan/opencl/variants.h"
+
+#include <stddef.h>
+
+#include <attn/device.h>
+
+const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
+{
+    static const attn_variant *const cpu[] = {
+        &attn_opencl_softmax_fwd_tile_cpu_variant,
+        &attn_opencl_softmax_fwd_tile_gpu_variant,
+        NULL,
+    };
+    static const attn_variant *const gpu[] = {
+        &attn_opencl_softmax_fwd_tile_gpu_variant,
+        &attn_opencl_softmax_fwd_tile_cpu_variant,
+        NULL,
+    };
+
+    return caps->kind == ATTN_DEVICE_CPU ? cpu : gpu;
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/opencl/variants.h: the records of OpenCL's variants. */
+#ifndef ATTN_PLAN_OPENCL_VARIANTS_H
+#define ATTN_PLAN_OPENCL_VARIANTS_H
+
+#include "plan/plan.h"
+
+extern const attn_variant attn_opencl_softmax_fwd_tile_cpu_variant;
+extern const attn_variant attn_opencl_softmax_fwd_tile_gpu_variant;
+
+/* Best first for such a device, ends with NULL. */
+const attn_variant *const *attn_opencl_variants(const attn_caps *caps);
+
+#endif

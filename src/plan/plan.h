@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/plan.h: the planner. Pure: same problem, same target, same answer. It
+ * reads no device, no clock, no environment and no heap, so its tests run
+ * without a GPU and for devices that nobody here owns. */
+#ifndef ATTN_PLAN_PLAN_H
+#define ATTN_PLAN_PLAN_H
+
+#include <stdbool.h>
+
+#include "core/text.h"
+#include "plan/step.h"
+#include "problem/problem.h"
+
+/* One line of a fast-memory budget, for attn-info --explain. */
+typedef struct attn_budget {
+    const char *what;   /* static */
+    int64_t bytes;
+} attn_budget;
+
+enum { ATTN_MAX_BUDGET = 8, ATTN_MAX_VARIANTS = 16 };
+
+typedef struct attn_variant attn_variant;
+
+/* What was decided for one problem. */
+typedef struct attn_choice {
+    const attn_variant *variant;
+    int32_t index;               /* its place in the target's list            */
+    attn_step step[ATTN_MAX_STEPS];
+    int32_t n_steps;
+    int64_t workspace_bytes;
+    char instance[96];           /* "br48,bc64,vw8,d64,f32"                   */
+    const char *tile_reason;     /* why this tile; static                     */
+    attn_budget budget[ATTN_MAX_BUDGET];
+    int32_t n_budget;
+} attn_choice;
+
+/* One way to compute a problem: may I, and how. */
+struct attn_variant {
+    const char *name;            /* softmax_fwd_tile                          */
+    const char *about;           /* one line for people                       */
+    uint32_t features;           /* ATTN_FEAT_ bits that it takes             */
+
+    /* NULL: applicable; otherwise the reason as --explain prints it, static.
+     * Operation, type and features have been checked before. */
+    const char *(*applicable)(const attn_problem *p, const attn_caps *c);
+
+    /* Called only after applicable() said yes. */
+    void (*lower)(const attn_problem *p, const attn_caps *c, attn_choice *out);
+};
+
+/* What only the device knows, learned when a kernel was made ready. */
+typedef struct attn_verdict {
+    int64_t max_group;           /* work-group limit of its kernels; 0: caps' */
+    char denial[120];            /* not "": it must not run here, and why     */
+} attn_verdict;
+
+/* A device as the planner sees it. */
+typedef struct attn_target {
+    const char *backend;                     /* "opencl"                      */
+    attn_caps caps;
+    const attn_variant *const *variants;     /* best first, ends with NULL    */
+    attn_verdict verdict[ATTN_MAX_VARIANTS]; /* by place in `variants`        */
+} attn_target;
+
+/* The variants of a back end, best first for such a device; NULL if there is
+ * no such back end. */
+const attn_variant *const *attn_variants_for(const char *backend, const attn_caps *caps);
+
+/* NULL if variant `index` takes the problem, otherwise why not. The one answer
+ * behind "supported?", the workspace and the launch. */
+const char *attn_refusal(const attn_problem *p, const attn_target *target, int index);
+
+/* Picks the first variant that takes the problem, or the one named `only`.
+ * INVALID: no variant of that name. UNSUPPORTED: with every reason. */
+attn_status attn_choose(const attn_problem *p, const attn_target *target, const char *only,
+                        attn_choice *out);
+
+/* Appends "opencl:softmax_fwd_tile_cpu[instance]". */
+void attn_choice_text(const attn_choice *choice, const attn_target *target, attn_text *text);
+
+/* Appends the explanation that attn/text.h promises. INVALID: no variant of that
+ * name. */
+attn_status attn_explain(const attn_problem *p, const attn_target *target, const char *only,
+                         attn_text *text);
+
+/* The published starting tile for `elements` of fast memory, floored so that it
+ * keeps its own budget:
+ *
+ *     bc*(d + dv) + br*(d + dv) + br*bc <= elements
+ *
+ * false if not even one query and one key fit.
+ * T. Dao et al., "FlashAttention" (2022), algorithm 1. */
+bool attn_tile_rule(int64_t elements, int64_t d, int64_t dv, int64_t *br, int64_t *bc);
+
+/* Adds a line to the budget, and its bytes to the last step's fast_bytes. */
+void attn_choice_budget(attn_choice *choice, const char *what, int64_t bytes);
+
+/* Writes the text of the instance. */
+__attribute__((format(printf, 2, 3)))
+void attn_choice_instance(attn_choice *choice, const char *format, ...);
+
+/* The defines that every softmax kernel has: sizes, type, features, layouts. */
+void attn_step_softmax(attn_step *step, const attn_problem *p);
+
+/* Whether keys are bounded on a side, by causal or window. */
+bool attn_problem_bounded_left(const attn_problem *p);
+bool attn_problem_bounded_right(const attn_problem *p);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/step.h: what the planner hands to a back end: one kernel launch, with
+ * every number that was chosen. Back ends carry it out and choose nothing. */
+#ifndef ATTN_PLAN_STEP_H
+#define ATTN_PLAN_STEP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <attn/softmax.h>
+#include <attn/tensor.h>
+
+/* What a device can do; all the planner will ever know of it. */
+typedef struct attn_caps {
+    int32_t kind;            /* attn_device_kind                              */
+    int64_t compute_units;   /* host: threads                                 */
+    int64_t fast_bytes;      /* local memory of a group; host: cache a core   */
+    int64_t max_group;       /* work-items of a group                         */
+    int64_t subgroup;        /* preferred width; 0: not told; host: queries that a
+                                kernel holds in registers                     */
+    int64_t vector_width;    /* f32 lanes of a native vector                  */
+    int64_t memory_bytes;
+    int64_t max_alloc_bytes;
+    int64_t clock_mhz;       /* 0: not told                                   */
+} attn_caps;
+
+/* "No bound" for left and right: larger than any distance of positions. */
+#define ATTN_STEP_UNBOUNDED ((int64_t)1 << 40)
+
+enum { ATTN_MAX_DEFINES = 32, ATTN_MAX_STEPS = 4 };
+
+/* A compile-time number of a kernel instance. */
+typedef struct attn_define {
+    const char *name;   /* static */
+    int32_t value;
+} attn_define;
+
+typedef struct attn_step {
+    const char *kernel;          /* symbol without "attn_"; static             */
+    attn_define define[ATTN_MAX_DEFINES];
+    int32_t n_defines;
+
+    /* Groups: one for each tile of queries, head and batch of the run. */
+    int64_t tile_q, tile_k;      /* in tokens                                  */
+    int64_t block;               /* work-items of a group                      */
+    int64_t fast_bytes;          /* local memory that a group uses             */
+    int64_t threads;             /* host                                       */
+    int64_t scratch_bytes;       /* host: workspace of one thread              */
+
+    attn_type type;
+    int64_t d, dv;
+} attn_step;
+
+/* Adds a define; the planner's own code, so too many is a bug. */
+void attn_step_define(attn_step *step, const char *name, int64_t value);
+
+#endif
