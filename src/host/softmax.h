@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/* host/softmax.h: softmax attention on the processor, as plain C functions. */
+#ifndef ATTN_HOST_SOFTMAX_H
+#define ATTN_HOST_SOFTMAX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <attn/softmax.h>
+#include <attn/tensor.h>
+
+/* "No bound" for left and right below: larger than any distance of positions. */
+#define ATTN_UNBOUNDED ((int64_t)1 << 40)
+
+/* One execution, all checked. Tensors are views in host memory, any strides,
+ * in the order [B, H, L, D]; o, lse and lens_kv may be ATTN_TYPE_NONE. */
+typedef struct attn_host_softmax {
+    attn_tensor q, k, v, o, lse, lens_kv;
+    attn_type type;          /* of q, k, v, o                                 */
+    int64_t batch, heads_q, heads_kv, len_q, len_kv, dim_qk, dim_v;
+    attn_align align;        /* BOTTOM_RIGHT: offset = keys of the batch - len_q */
+    int64_t offset;          /* position of query 0 for TOP_LEFT              */
+    int64_t left, right;     /* key j visible: i+offset-left <= j <= i+offset+right */
+    float scale;
+    int64_t tile_q, tile_k;  /* queries and keys of a tile                    */
+    int threads;
+    void *workspace;         /* threads * scratch bytes, aligned to 64        */
+    size_t scratch_bytes;    /* of one thread, a multiple of 64               */
+} attn_host_softmax;
+
+typedef void attn_host_softmax_fn(const attn_host_softmax *s);
+
+/* The oracle: plain loops in double, one query at a time. */
+void attn_host_softmax_fwd_reference(const attn_host_softmax *s);
+
+/* Instruction levels of the tiled kernel, worst first. */
+typedef struct attn_host_level {
+    const char *name;        /* "sse2", "avx2", "avx512", "neon", "generic"   */
+    int lanes;               /* f32 lanes of a vector                         */
+    int panel;               /* queries of one register panel                 */
+    attn_host_softmax_fn *softmax_fwd_tile;
+} attn_host_level;
+
+/* The best level that this processor runs (limited by name; NULL: no limit).
+ * NULL if `limit` is no level of this build or the processor lacks it. */
+const attn_host_level *attn_host_level_find(const char *limit);
+
+#endif

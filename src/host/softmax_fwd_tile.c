@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+/* host/softmax_fwd_tile.c: softmax attention forward, one tile of queries per
+ * unit of work. Compiled once per instruction level.
+ *
+ * Computes  O and LSE as written in include/attn/softmax.h
+ * Method    online softmax (papers there): fold key tiles into the row state
+ *           (m, l, o); queries lie along the lanes, see host/panel.h
+ * Units     ceil(Lq / tile_q) * B * Hq, the last queries (under a causal rule the
+ *           longest) first, handed out one by one to the threads
+ * Key range exactly the keys that a query of the tile sees: other rows of K and V
+ *           are not read. Only panels on the edge of visibility select
+ * Layout    any types and strides; K and V are converted once per key tile
+ * Numerics  scores, m, l, o in f32; empty row: O = 0, LSE = -Inf
+ * Scratch   of one thread, in floats, in this order (panel = NV * LANES, Dv8 = Dv
+ *           rounded up to 8, rows = tile_k rounded up to 8; nothing is allocated):
+ *               per panel of the tile:  q [D][panel], o [Dv8][panel],
+ *                                       m [panel], l [panel]
+ *               scores [rows][panel], V [Dv8 / 4][rows + 4][4], one row of V [Dv8],
+ *               K [rows][D]
+ *           = roundup(tile_q, panel) * (D + Dv8 + 2) + rows * (panel + D + Dv8) + 5 * Dv8
+ *           (4 rows more: a power of two between blocks would share few cache sets)
+ * Tunables  LANES, NV, MR (host/panel.h), set per level by src/host/meson.build
+ * Bits      of a row depend on its query, the keys it sees and tile_k: not on B, H,
+ *           Lq, tile_q, strides or the number of threads. Wants -ffp-contract=fast (gcc
+ *           turns contraction off with -std=c11)
+ * Oracle    host/softmax_fwd_reference.c
+ */
+#include "host/softmax.h"
+
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "host/level.h"
+#include "host/panel.h"
+#include "host/range.h"
+#include "host/row.h"
+
+#define JOIN2(a, b) a##b
+#define JOIN(a, b) JOIN2(a, b)
+#define PANEL (NV * LANES)
+#define AHEAD 8            /* rows fetched ahead of the one being taken */
+
+/* One unit of work: a tile of queries of one head, and this thread's scratch. */
+typedef struct unit {
+    const attn_host_softmax *s;
+    int64_t b, h, kvh, first;  /* first query                                 */
+    int queries;
+    int64_t keys, offset;      /* keys of the batch, position of query 0      */
+    int64_t rows, dim_v8;
+    int64_t v_block;           /* elements from one block of V to the next    */
+    float *panels, *scores, *v, *v_row, *k;
+} unit;
+
+static unit unit_make(const attn_host_softmax *s, int64_t n, float *scratch)
+{
+    int64_t heads = s->batch * s->heads_q, tiles = attn_ceil_div(s->len_q, s->tile_q);
+    int64_t b = n % heads / s->heads_q, h = n % s->heads_q;
+    int64_t first = (tiles - 1 - n / heads) * s->tile_q;
+    unit u = {
+        .s = s, .b = b, .h = h, .kvh = h / (s->heads_q / s->heads_kv), .first = first,
+        .queries = (int)attn_min(s->tile_q, s->len_q - first),
+        .keys = attn_host_keys(s, b), .rows = attn_round_up(s->tile_k, 8),
+        .dim_v8 = attn_round_up(s->dim_v, 8), .panels = scratch,
+        .v_block = (attn_round_up(s->tile_k, 8) + 4) * VB,
+    };
+
+    u.offset = attn_host_offset(s, u.keys);
+    u.scores = u.panels + attn_round_up(s->tile_q, PANEL) * (s->dim_qk + u.dim_v8 + 2);
+    u.v = u.scores + u.rows * PANEL;
+    u.v_row = u.v + u.dim_v8 / VB * u.v_block;
+    u.k = u.v_row + u.dim_v8;
+    return u;
+}
+
+/* Panel x of the tile. A short one has only as many vectors as it needs, so
+ * that a single query costs one vector and not NV. */
+static panel panel_at(const unit *u, int x)
+{
+    int64_t dims = u->s->dim_qk + u->dim_v8 + 2;
+    int queries = (int)attn_min(PANEL, u->queries - x * PANEL);
+    int nv = (queries + LANES - 1) / LANES;
+    vf *q = (vf *)(u->panels + x * PANEL * dims);
+    vf *o = q + u->s->dim_qk * nv, *m = o + u->dim_v8 * nv;
+
+    return (panel){ .q = q, .o = o, .m = m, .l = m + nv, .nv = nv, .queries = queries,
+                    .first = u->first + x * PANEL };
+}
+
+static void panel_start(const unit *u, const panel *p)
+{
+    const attn_host_softmax *s = u->s;
+    int lanes = p->nv * LANES;
+
+    for (int x = 0; x < lanes; x++) {
+        float *q = (float *)p->q + x;
+        if (x < p->queries) {
+            attn_row_load(u->k, &s->q, attn_row_at(&s->q, u->b, u->h, p->first + x),
+                          s->dim_qk);
+            for (int64_t d = 0; d < s->dim_qk; d++)
+                q[d * lanes] = u->k[d];
+        } else {
+            for (int64_t d = 0; d < s->dim_qk; d++)
+                q[d * lanes] = 0;
+        }
+    }
+    for (int64_t d = 0; d < u->dim_v8 * p->nv; d++)
+        p->o[d] = vf_set(0);
+    for (int v = 0; v < p->nv; v++) {
+        p->m[v] = vf_set(-INFINITY);
+        p->l[v] = vf_set(0);
+    }
+}
+
+static void panel_finish(const unit *u, const panel *p)
+{
+    const attn_host_softmax *s = u->s;
+    int lanes = p->nv * LANES;
+    const float *m = (const float *)p->m, *l = (const float *)p->l;
+    bool want_o = s->o.type != ATTN_TYPE_NONE;
+
+    for (int v = 0; want_o && v < p->nv; v++) {
+        vi some = p->l[v] != 0.0f;
+        for (int64_t d = 0; d < s->dim_v; d++)
+            p->o[d * p->nv + v] = vf_keep(some, p->o[d * p->nv + v] / p->l[v]);
+    }
+    for (int x = 0; x < p->queries; x++) {
+        if (want_o)
+            attn_row_store(&s->o, attn_row_at(&s->o, u->b, u->h, p->first + x),
+                           (const float *)p->o + x, lanes, s->dim_v);
+        if (s->lse.type != ATTN_TYPE_NONE)
+            ((float *)s->lse.data)[attn_row_at(&s->lse, u->b, u->h, p->first + x)] =
+                l[x] == 0 ? -INFINITY : (float)(m[x] + log(l[x]));
+    }
+}
+
+/* Takes keys j .. j + n - 1 of K, row by row, and of V, in blocks of VB columns, to
+ * the scratch. Every panel then reads them in order, key after key, whatever the
+ * type and the strides were; in place it was slower, even for a single query. */
+static void take_keys(const unit *u, int64_t j, int n)
+{
+    const attn_tensor *k = &u->s->k;
+    int64_t at = attn_row_at(k, u->b, u->kvh, j), step = k->stride[2], dim = u->s->dim_qk;
+
+    for (int x = 0; x < n; x++, at += step) {
+        attn_row_fetch(k, at + AHEAD * step, dim);
+        attn_row_load(u->k + x * dim, k, at, dim);
+    }
+}
+
+static void take_values(const unit *u, int64_t j, int n)
+{
+    const attn_tensor *v = &u->s->v;
+    int64_t at = attn_row_at(v, u->b, u->kvh, j), step = v->stride[2], dim = u->s->dim_v;
+
+    for (int64_t d = dim; d < u->dim_v8; d++)
+        u->v_row[d] = 0;
+    for (int x = 0; x < n; x++, at += step) {
+        attn_row_fetch(v, at + AHEAD * step, dim);
+        attn_row_load(u->v_row, v, at, dim);
+        for (int64_t d = 0; d < u->dim_v8; d += VB)
+            memcpy(u->v + x * VB + d / VB * u->v_block, u->v_row + d, VB * sizeof *u->v);
+    }
+}
+
+/* Folds n keys into a panel, `first` and the following; `row` is its row in the
+ * scratch. */
+INLINE void fold(const unit *u, const panel *p, int64_t first, int n, int64_t row,
+                 const int nv)
+{
+    const attn_host_softmax *s = u->s;
+    int64_t position = p->first + u->offset, last = position + p->queries - 1;
+    const float *v = u->v + row * VB;
+    vf alpha[NV], *w = (vf *)u->scores;
+
+    score(w, u->k + row * s->dim_qk, n, p->q, s->dim_qk, s->scale, nv);
+    if (first < last - s->left || first + n - 1 > position + s->right) {
+        /* Beyond +-2^24 rows there is no edge within the tile. */
+        int64_t low = attn_max(position - s->left - first, -(1 << 24));
+        int64_t high = attn_min(position + s->right - first, 1 << 24);
+        hide(w, n, (int)low, (int)high, nv);
+    }
+    weigh(w, n, p, alpha, nv);
+    for (int64_t d = 0; s->o.type != ATTN_TYPE_NONE && d < s->dim_v; d += ROWS(nv))
+        value_block(p->o + d * nv, w, n, v + d / VB * u->v_block, u->v_block, alpha, nv);
+}
+
+static void fold_any(const unit *u, const panel *p, int64_t first, int n, int64_t row)
+{
+    if (p->nv == 1)
+        fold(u, p, first, n, row, 1);
+    else if (p->nv == 2 || NV == 2)
+        fold(u, p, first, n, row, 2);
+    else
+        fold(u, p, first, n, row, NV);
+}
+
+/* Folds keys j .. j + n - 1 into all panels, each over those that it sees. */
+static void key_tile(const unit *u, int64_t j, int n)
+{
+    take_keys(u, j, n);
+    if (u->s->o.type != ATTN_TYPE_NONE)
+        take_values(u, j, n);
+    for (int x = 0; x * PANEL < u->queries; x++) {
+        panel p = panel_at(u, x);
+        attn_range r = attn_host_range(u->s, u->keys, p.first, p.queries);
+        int64_t first = attn_max(r.first, j), end = attn_min(r.end, j + n);
+        if (first < end)
+            fold_any(u, &p, first, (int)(end - first), first - j);
+    }
+}
+
+/* Key tiles begin at multiples of tile_k, so that a row's bits do not depend on
+ * which other queries share its tile. */
+static void unit_run(const attn_host_softmax *s, int64_t n, float *scratch)
+{
+    unit u = unit_make(s, n, scratch);
+    attn_range r = attn_host_range(s, u.keys, u.first, u.queries);
+
+    for (int x = 0; x * PANEL < u.queries; x++) {
+        panel p = panel_at(&u, x);
+        panel_start(&u, &p);
+    }
+    for (int64_t j = r.first, next; j < r.end; j = next) {
+        next = attn_min(attn_round_down(j, s->tile_k) + s->tile_k, r.end);
+        key_tile(&u, j, (int)(next - j));
+    }
+    for (int x = 0; x * PANEL < u.queries; x++) {
+        panel p = panel_at(&u, x);
+        panel_finish(&u, &p);
+    }
+}
+
+void JOIN(attn_host_softmax_fwd_tile_, ATTN_LEVEL)(const attn_host_softmax *s)
+{
+    int64_t units = s->batch * s->heads_q * attn_ceil_div(s->len_q, s->tile_q);
+
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(s->threads) schedule(dynamic)
+    for (int64_t n = 0; n < units; n++)
+        unit_run(s, n, (float *)((char *)s->workspace +
+                                 (size_t)omp_get_thread_num() * s->scratch_bytes));
+#else
+    for (int64_t n = 0; n < units; n++)
+        unit_run(s, n, s->workspace);
+#endif
+}
