@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: MIT */
+/* HEADER */
+#ifndef VW
+#define VW 8    /* f32 lanes of a vector: 4, 8 or 16 */
+#endif
+#ifndef NV
+#define NV 3    /* vectors of queries in a panel: 1, 2 or 3 */
+#endif
+#ifndef MR
+#define MR 4    /* keys, or elements of a value row, in a register tile: 4 or 8 */
+#endif
+#ifndef BR
+#define BR (4 * NV * VW)    /* queries of a tile: a multiple of NV * VW */
+#endif
+#ifndef BC
+#define BC 64    /* keys of a step */
+#endif
+#include "common/params.h"
+#include "common/types.clh"
+#include "common/address.clh"
+#include "common/range.clh"
+#include "common/score.clh"
+#include "common/state.clh"
+
+#define NR (NV * VW)
+#define DVP (CEIL_DIV(DV, MR) * MR)
+#define BCP (CEIL_DIV(BC, MR) * MR)
+
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+
+/* f32 rows are read where they are, all others through f32 scratch. */
+#define K_DIRECT (TYPE == TYPE_F32 && CONTIG_K)
+#define V_DIRECT (TYPE == TYPE_F32 && CONTIG_V)
+#if K_DIRECT
+#define K_SPACE __global
+#define K_ROWS(p, scratch) ((const __global float *)(p)->k)
+#else
+#define K_SPACE __local
+#define K_ROWS(p, scratch) (scratch)
+#endif
+#if V_DIRECT
+#define V_SPACE __global
+#define V_ROWS(p, scratch) ((const __global float *)(p)->v)
+#else
+#define V_SPACE __local
+#define V_ROWS(p, scratch) (scratch)
+#endif
+
+/* One panel: its queries, its scratch, its row states. */
+typedef struct attn_panel {
+    __local const floatv *q;    /* [D][NV]   */
+    __local floatv *o;          /* [DVP][NV] */
+    __local floatv *s;          /* [BCP][NV] scores, then weights, of one step */
+    __local attn_row *row;      /* [NV]      */
+} attn_panel;
+
+static inline floatv load_lanes(const __global ELEM *x, long i)
+{
+    if (TYPE == TYPE_F16)
+        return PASTE(vload_half, VW)(0, (const __global half *)x + i);
+    if (TYPE == TYPE_BF16)
+        return PASTE(as_float, VW)(PASTE(convert_uint, VW)(
+            PASTE(vload, VW)(0, (const __global ushort *)x + i)) << 16);
+    return PASTE(vload, VW)(0, (const __global float *)x + i);
+}
+
+/* Rows j .. j + n - 1 to f32, packed. */
+static inline void load_rows(__local float *to, const __global ELEM *x,
+                             const attn_rows *rows, int j, int n, int depth, int contig)
+{
+    for (int r = 0; r < n; r++, to += depth) {
+        long row = address_row(rows, j + r);
+        int d = 0;
+
+        if (contig)
+            for (; d + VW <= depth; d += VW)
+                PASTE(vstore, VW)(load_lanes(x, row + d), 0, to + d);
+        for (; d < depth; d++)
+            to[d] = elem_load(x, address_elem(rows, row, d, contig));
+    }
+}
+
+/* Queries i .. i + n - 1 as columns of panels [panel][D][NR]; lanes past n are 0. */
+static inline void load_queries(__local float *q, const attn_kparams *p,
+                                const attn_rows *rows, int i, int n)
+{
+    float factor = score_q_factor(p);
+
+    for (int c = 0; c < CEIL_DIV(n, NR) * NR; c++) {
+        __local float *to = q + (c / NR) * D * NR + c % NR;
+        long row = address_row(rows, i + min(c, n - 1));
+
+        for (int d = 0; d < D; d++)
+            to[d * NR] = c < n
+                ? factor * elem_load(p->q, address_elem(rows, row, d, CONTIG_Q)) : 0.0f;
+    }
+}
+
+/* S = K Q for keys j .. j + n - 1 and the panel at `at`; the largest go to top. */
+static inline void panel_scores(const attn_panel *t, const K_SPACE float *k,
+                                const attn_rows *rows, int row0, const attn_score *at,
+                                int j, int n, int masked, floatv *top)
+{
+    for (int b = 0; b < n; b += MR) {
+        const K_SPACE float *key[MR];
+        floatv c[MR][NV];
+
+        /* past the last key that key is taken again; nobody reads the result */
+        #pragma unroll
+        for (int r = 0; r < MR; r++) {
+            key[r] = k + address_row(rows, row0 + min(b + r, n - 1));
+            #pragma unroll
+            for (int v = 0; v < NV; v++)
+                c[r][v] = 0.0f;
+        }
+        for (int d = 0; d < D; d++) {
+            floatv x[NV];
+
+            #pragma unroll
+            for (int v = 0; v < NV; v++)
+                x[v] = t->q[d * NV + v];
+            #pragma unroll
+            for (int r = 0; r < MR; r++) {
+                #pragma unroll
+                for (int v = 0; v < NV; v++)
+                    c[r][v] += key[r][d] * x[v];
+            }
+        }
+        #pragma unroll
+        for (int r = 0; r < MR; r++) {
+            int key_j = j + min(b + r, n - 1);
+
+            #pragma unroll
+            for (int v = 0; v < NV; v++) {
+                floatv s = score_value(at, v * VW, key_j, c[r][v]);
+
+                if (masked)
+                    s = score_masked(at, v * VW, key_j, s);
+                t->s[(b + r) * NV + v] = s;
+                top[v] = state_max(s, top[v]);
+            }
+        }
+    }
+}
+
+/* Scores to weights, and the row states with them; factor is for O. */
+static inline void panel_weights(const attn_panel *t, int n, const floatv *top,
+                                 floatv *factor)
+{
+    #pragma unroll
+    for (int v = 0; v < NV; v++) {
+        attn_row row = t->row[v];
+        floatv reference, sum = 0.0f;
+
+        factor[v] = state_fold(&row, top[v]);
+        reference = state_reference(&row);
+        for (int j = 0; j < n; j++) {
+            const floatv w = state_weight(t->s[j * NV + v], reference);
+
+            sum += w;
+            t->s[j * NV + v] = w;
+        }
+        row.l += sum;
+        t->row[v] = row;
+    }
+}
+
+/* O = O * factor + V P for the n keys whose rows start at row0. */
+static inline void panel_values(const attn_panel *t, const V_SPACE float *value,
+                                const attn_rows *rows, int row0, int n,
+                                const floatv *factor)
+{
+    for (int b = 0; b < DV; b += MR) {
+        floatv c[MR][NV];
+        int col[MR];
+
+        /* past the last column that column is taken again; nobody reads it */
+        #pragma unroll
+        for (int r = 0; r < MR; r++) {
+            col[r] = min(b + r, DV - 1);
+            #pragma unroll
+            for (int v = 0; v < NV; v++)
+                c[r][v] = t->o[(b + r) * NV + v] * factor[v];
+        }
+        for (int j = 0; j < n; j++) {
+            const V_SPACE float *x = value + address_row(rows, row0 + j);
+            floatv w[NV];
+
+            #pragma unroll
+            for (int v = 0; v < NV; v++)
+                w[v] = t->s[j * NV + v];
+            #pragma unroll
+            for (int r = 0; r < MR; r++) {
+                #pragma unroll
+                for (int v = 0; v < NV; v++)
+                    c[r][v] += x[col[r]] * w[v];
+            }
+        }
+        #pragma unroll
+        for (int r = 0; r < MR; r++) {
+            #pragma unroll
+            for (int v = 0; v < NV; v++)
+                t->o[(b + r) * NV + v] = c[r][v];
+        }
+    }
+}
+
+/* Writes the first n queries of a panel; query 0 of it is query i. */
+static inline void panel_store(const attn_panel *t, const attn_kparams *p, long b, int h,
+                               int i, int n)
+{
+    const attn_rows rows = ADDRESS_ROWS(p, o, b, h);
+    __local const float *o = (__local const float *)t->o;
+    floatv scale[NV], lse[NV];
+    float lane_scale[NR], lane_lse[NR];
+
+    for (int v = 0; v < NV; v++) {
+        attn_row row = t->row[v];
+
+        scale[v] = state_finish(&row);
+        lse[v] = state_lse(&row);
+        PASTE(vstore, VW)(scale[v], v, lane_scale);
+        PASTE(vstore, VW)(lse[v], v, lane_lse);
+    }
+    for (int c = 0; c < n; c++) {
+        long row = address_row(&rows, i + c);
+
+        if (p->want_o)
+            for (int d = 0; d < DV; d++)
+                elem_store(p->o, address_elem(&rows, row, d, CONTIG_O),
+                           o[d * NR + c] * lane_scale[c]);
+        if (FEAT_LSE && p->want_lse)
+            p->lse[address_lse(p, b, h, i + c)] = lane_lse[c];
+    }
+}
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
+{
+    __local floatv q_tile[BR * D / VW], o_tile[BR * DVP / VW], s_tile[BCP * NV];
+    __local attn_row row_tile[BR / VW];
+    __local float k_tile[K_DIRECT ? 1 : BC * D], v_tile[V_DIRECT ? 1 : BC * DV];
+    const attn_kparams p = KPARAMS(SOFTMAX_FWD_PARAMS);
+    const int tiles = CEIL_DIV(p.len_q, BR);
+    const long id = get_group_id(0);
+    const int tile = (int)(id % tiles);
+    const int h = (int)(id / tiles % p.heads_q);
+    const long b = id / tiles / p.heads_q;
+    const int i0 = (FEAT_RANGE_RIGHT ? tiles - 1 - tile : tile) * BR;
+    const int queries = min(BR, p.len_q - i0);
+    const int keys = range_keys(&p, b);
+    const attn_range range = range_any(&p, keys, i0, queries);
+    const attn_rows q_rows = ADDRESS_ROWS(&p, q, b, h);
+    const attn_rows k_rows = ADDRESS_ROWS(&p, k, b, address_head_kv(&p, h));
+    const attn_rows v_rows = ADDRESS_ROWS(&p, v, b, address_head_kv(&p, h));
+    const attn_rows k_packed = { 0, D, 1 }, v_packed = { 0, DV, 1 };
+
+    load_queries((__local float *)q_tile, &p, &q_rows, i0, queries);
+    for (int r = 0; r < BR / VW; r++)
+        row_tile[r] = state_init();
+    for (int r = 0; r < BR * DVP / VW; r++)
+        o_tile[r] = 0.0f;
+
+    for (int j0 = range.first; j0 < range.end; j0 += BC) {
+        const int j1 = min(j0 + BC, range.end);
+
+        if (!K_DIRECT)
+            load_rows(k_tile, p.k, &k_rows, j0, j1 - j0, D, CONTIG_K);
+        if (!V_DIRECT)
+            load_rows(v_tile, p.v, &v_rows, j0, j1 - j0, DV, CONTIG_V);
+
+        for (int c = 0; c < queries; c += NR) {
+            /* a panel visits the part of the step that its own queries see */
+            const int n_q = min(NR, queries - c);
+            const attn_range any = range_any(&p, keys, i0 + c, n_q);
+            const attn_range all = range_all(&p, keys, i0 + c, n_q);
+            const int j = max(j0, any.first), n = min(j1, any.end) - j;
+            const int masked = j < all.first || j + n > all.end;
+            const attn_score at = score_run(&p, keys, i0 + c);
+            const attn_panel t = { q_tile + c / VW * D, o_tile + c / VW * DVP, s_tile,
+                                   row_tile + c / VW };
+            floatv top[NV], factor[NV];
+
+            if (n <= 0)
+                continue;
+            #pragma unroll
+            for (int v = 0; v < NV; v++)
+                top[v] = -INFINITY;
+            panel_scores(&t, K_ROWS(&p, k_tile), K_DIRECT ? &k_rows : &k_packed,
+                         K_DIRECT ? j : j - j0, &at, j, n, masked, top);
+            panel_weights(&t, n, top, factor);
+            if (p.want_o)
+                panel_values(&t, V_ROWS(&p, v_tile), V_DIRECT ? &v_rows : &v_packed,
+                             V_DIRECT ? j : j - j0, n, factor);
+        }
+    }
+
+    for (int c = 0; c < queries; c += NR) {
+        const attn_panel t = { q_tile + c / VW * D, o_tile + c / VW * DVP, s_tile,
+                               row_tile + c / VW };
+
+        panel_store(&t, &p, b, h, i0 + c, min(NR, queries - c));
+    }
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT */
+/* HEADER */
+#ifndef BM
+#define BM 64      /* queries of a group: a multiple of TY */
+#endif
+#ifndef BN
+#define BN 64      /* keys of a step: a multiple of TX and of JC */
+#endif
+#ifndef TX
+#define TX 16      /* work-items along the keys and along a value row: a power of two */
+#endif
+#ifndef TY
+#define TY 8       /* work-items along the queries */
+#endif
+#ifndef DC
+#define DC 32      /* depth of a chunk of Q and K: a multiple of 4 */
+#endif
+#ifndef JC
+#define JC 32      /* keys of a chunk of V: a multiple of 4 */
+#endif
+#ifndef Q_WHOLE
+#define Q_WHOLE 0  /* 1: the whole Q tile stays in local memory */
+#endif
+#ifndef VEC
+#define VEC 1      /* elements of a load: 1; or 4, see Requires */
+#endif
+#define VW 1
+#include "common/params.h"
+#include "common/types.clh"
+#include "common/address.clh"
+#include "common/range.clh"
+#include "common/score.clh"
+#include "common/state.clh"
+
+#define ITEMS (TX * TY)
+#define RM (BM / TY)                     /* queries of an item */
+#define RN (BN / TX)                     /* its keys in a step */
+#define RV CEIL_DIV(DV, 4 * TX)          /* its float4s of a value row */
+
+/* pitches of the tiles in local memory, in floats: 4 more than the row keeps
+ * rows that are read together in different banks and aligned to a float4 */
+#define QP ((Q_WHOLE ? CEIL_DIV(D, DC) * DC : DC) + 4)
+#define KP (DC + 4)
+#define VP (RV * 4 * TX)
+#define PP (BN + 4)
+#define TP (TX + 4)
+
+static inline float4 load4(const __global ELEM *x, long i)
+{
+    if (TYPE == TYPE_F16)
+        return vload_half4(0, (const __global half *)x + i);
+    if (TYPE == TYPE_BF16)
+        return as_float4(convert_uint4(*(const __global ushort4 *)(x + i)) << 16);
+    return *(const __global float4 *)(x + i);
+}
+
+/* Brings rows j .. j + height - 1, columns d .. d + width - 1 of a view into
+ * local memory, by all items. Rows from n and columns from depth on become 0
+ * without being read. */
+static inline void stage(__local float *to, int pitch, int height, int width,
+                         const __global ELEM *x, const attn_rows *rows, int j, int n,
+                         int d, int depth, int contig, float factor)
+{
+    const int wide = VEC == 4 && contig && depth % 4 == 0;
+    const int step = wide ? 4 : 1, columns = width / step;
+
+    for (int e = get_local_id(0); e < height * columns; e += ITEMS) {
+        const int r = e / columns, c = e % columns * step;
+        const int inside = r < n && d + c < depth;
+        const long row = inside ? address_row(rows, j + r) : 0;
+
+        if (wide)
+            *(__local float4 *)(to + r * pitch + c) =
+                inside ? factor * load4(x, row + d + c) : (float4)(0.0f);
+        else
+            to[r * pitch + c] =
+                inside ? factor * elem_load(x, address_elem(rows, row, d + c, contig)) : 0.0f;
+    }
+}
+
+/* s[r][c] += the part of q.k that lies in one chunk of depth. */
+static inline void add_scores(float s[RM][RN], const __local float *q,
+                              const __local float *k)
+{
+    for (int d = 0; d < DC; d += 4) {
+        float4 a[RM];
+
+        #pragma unroll
+        for (int r = 0; r < RM; r++)
+            a[r] = *(const __local float4 *)(q + r * TY * QP + d);
+        #pragma unroll
+        for (int c = 0; c < RN; c++) {
+            const float4 b = *(const __local float4 *)(k + c * TX * KP + d);
+
+            #pragma unroll
+            for (int r = 0; r < RM; r++) {
+                s[r][c] += a[r].x * b.x;
+                s[r][c] += a[r].y * b.y;
+                s[r][c] += a[r].z * b.z;
+                s[r][c] += a[r].w * b.w;
+            }
+        }
+    }
+}
+
+/* o[r][g] += weights times values, for one chunk of keys. */
+static inline void add_values(float4 o[RM][RV], const __local float *w,
+                              const __local float *v)
+{
+    for (int j = 0; j < JC; j += 4) {
+        float4 a[RM];
+
+        #pragma unroll
+        for (int r = 0; r < RM; r++)
+            a[r] = *(const __local float4 *)(w + r * TY * PP + j);
+        #pragma unroll
+        for (int g = 0; g < RV; g++) {
+            const __local float *x = v + j * VP + g * 4 * TX;
+            const float4 b0 = *(const __local float4 *)x;
+            const float4 b1 = *(const __local float4 *)(x + VP);
+            const float4 b2 = *(const __local float4 *)(x + 2 * VP);
+            const float4 b3 = *(const __local float4 *)(x + 3 * VP);
+
+            #pragma unroll
+            for (int r = 0; r < RM; r++) {
+                o[r][g] += a[r].xxxx * b0;
+                o[r][g] += a[r].yyyy * b1;
+                o[r][g] += a[r].zzzz * b2;
+                o[r][g] += a[r].wwww * b3;
+            }
+        }
+    }
+}
+
+/* The largest, or the sum, of the TX partial results of a row. */
+static inline float row_max(const __local float *t)
+{
+    float m = t[0];
+
+    #pragma unroll
+    for (int x = 1; x < TX; x++)
+        m = state_max(t[x], m);
+    return m;
+}
+
+static inline float row_sum(const __local float *t)
+{
+    float sum = t[0];
+
+    #pragma unroll
+    for (int x = 1; x < TX; x++)
+        sum += t[x];
+    return sum;
+}
+
+__kernel __attribute__((reqd_work_group_size(TX * TY, 1, 1)))
+void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
+{
+    __local float4 q4[BM * QP / 4], kv4[LARGER(BN * KP, JC * VP) / 4], w4[BM * PP / 4];
+    __local float row_tile[BM * TP];
+    __local float *q_tile = (__local float *)q4, *kv_tile = (__local float *)kv4;
+    __local float *w_tile = (__local float *)w4;
+    const attn_kparams p = KPARAMS(SOFTMAX_FWD_PARAMS);
+    const int tx = get_local_id(0) % TX, ty = get_local_id(0) / TX;
+    const int tiles = CEIL_DIV(p.len_q, BM);
+    const long id = get_group_id(0);
+    const int tile = (int)(id % tiles);
+    const int h = (int)(id / tiles % p.heads_q);
+    const long b = id / tiles / p.heads_q;
+    const int i0 = (FEAT_RANGE_RIGHT ? tiles - 1 - tile : tile) * BM;
+    const int queries = min(BM, p.len_q - i0);
+    const int keys = range_keys(&p, b);
+    const attn_range any = range_any(&p, keys, i0, queries);
+    const attn_range all = range_all(&p, keys, i0, queries);
+    const attn_rows q_rows = ADDRESS_ROWS(&p, q, b, h);
+    const attn_rows k_rows = ADDRESS_ROWS(&p, k, b, address_head_kv(&p, h));
+    const attn_rows v_rows = ADDRESS_ROWS(&p, v, b, address_head_kv(&p, h));
+    const attn_rows o_rows = ADDRESS_ROWS(&p, o, b, h);
+    const attn_score at = score_run(&p, keys, i0);
+    const float q_factor = score_q_factor(&p);
+    float4 sum[RM][RV];
+    attn_row row[RM];
+
+    /* item (tx, ty) owns queries i0 + ty + r * TY, keys j0 + tx + c * TX, and
+     * elements 4 * (tx + g * TX) .. + 3 of the value rows */
+    #pragma unroll
+    for (int r = 0; r < RM; r++) {
+        row[r] = state_init();
+        #pragma unroll
+        for (int g = 0; g < RV; g++)
+            sum[r][g] = 0.0f;
+    }
+    if (Q_WHOLE)
+        stage(q_tile, QP, BM, QP - 4, p.q, &q_rows, i0, queries, 0, D, CONTIG_Q, q_factor);
+
+    for (int j0 = any.first; j0 < any.end; j0 += BN) {
+        const int n = min(BN, any.end - j0);
+        const int masked = j0 < all.first || j0 + BN > all.end;
+        float s[RM][RN];
+
+        #pragma unroll
+        for (int r = 0; r < RM; r++) {
+            #pragma unroll
+            for (int c = 0; c < RN; c++)
+                s[r][c] = 0.0f;
+        }
+        for (int d = 0; d < D; d += DC) {
+            barrier(CLK_LOCAL_MEM_FENCE);    /* what is overwritten has been read */
+            if (!Q_WHOLE)
+                stage(q_tile, QP, BM, DC, p.q, &q_rows, i0, queries, d, D, CONTIG_Q,
+                      q_factor);
+            stage(kv_tile, KP, BN, DC, p.k, &k_rows, j0, n, d, D, CONTIG_K, 1.0f);
+            barrier(CLK_LOCAL_MEM_FENCE);
+            add_scores(s, q_tile + ty * QP + (Q_WHOLE ? d : 0), kv_tile + tx * KP);
+        }
+
+        #pragma unroll
+        for (int r = 0; r < RM; r++) {
+            const int i = ty + r * TY;
+            float top = -INFINITY;
+
+            #pragma unroll
+            for (int c = 0; c < RN; c++) {
+                s[r][c] = score_value(&at, i, j0 + tx + c * TX, s[r][c]);
+                if (masked)
+                    s[r][c] = score_masked(&at, i, j0 + tx + c * TX, s[r][c]);
+                top = state_max(s[r][c], top);
+            }
+            row_tile[i * TP + tx] = top;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);        /* and the K tile has been read */
+
+        #pragma unroll
+        for (int r = 0; r < RM; r++) {
+            const int i = ty + r * TY;
+            const float factor = state_fold(&row[r], row_max(row_tile + i * TP));
+            const float reference = state_reference(&row[r]);
+
+            #pragma unroll
+            for (int c = 0; c < RN; c++) {
+                const float w = state_weight(s[r][c], reference);
+
+                row[r].l += w;               /* of the item's own keys only */
+                w_tile[i * PP + tx + c * TX] = w;
+            }
+            #pragma unroll
+            for (int g = 0; g < RV; g++)
+                sum[r][g] *= factor;
+        }
+        for (int j = 0; j < n; j += JC) {
+            if (j > 0)
+                barrier(CLK_LOCAL_MEM_FENCE);
+            stage(kv_tile, VP, JC, VP, p.v, &v_rows, j0 + j, n - j, 0, DV, CONTIG_V, 1.0f);
+            barrier(CLK_LOCAL_MEM_FENCE);
+            add_values(sum, w_tile + ty * PP + j, kv_tile + tx * 4);
+        }
+    }
+
+    #pragma unroll
+    for (int r = 0; r < RM; r++)
+        row_tile[(ty + r * TY) * TP + tx] = row[r].l;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    #pragma unroll
+    for (int r = 0; r < RM; r++) {
+        const int i = ty + r * TY;
+        const long to = address_row(&o_rows, i0 + i);
+        float scale;
+
+        row[r].l = row_sum(row_tile + i * TP);
+        scale = state_finish(&row[r]);
+        if (i < queries && p.want_o) {
+            #pragma unroll
+            for (int g = 0; g < RV; g++) {
+                const float4 x = sum[r][g] * scale;
+                const int d = 4 * (tx + g * TX);
+
+                if (d < DV)
+                    elem_store(p.o, address_elem(&o_rows, to, d, CONTIG_O), x.x);
+                if (d + 1 < DV)
+                    elem_store(p.o, address_elem(&o_rows, to, d + 1, CONTIG_O), x.y);
+                if (d + 2 < DV)
+                    elem_store(p.o, address_elem(&o_rows, to, d + 2, CONTIG_O), x.z);
+                if (d + 3 < DV)
+                    elem_store(p.o, address_elem(&o_rows, to, d + 3, CONTIG_O), x.w);
+            }
+        }
+        if (FEAT_LSE && p.want_lse && i < queries && tx == 0)
+            p.lse[address_lse(&p, b, h, i0 + i)] = state_lse(&row[r]);
+    }
+}
