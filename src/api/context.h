@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/* api/context.h: the context and the plan, as the api folder shares them. */
+#ifndef ATTN_API_CONTEXT_H
+#define ATTN_API_CONTEXT_H
+
+#include <pthread.h>
+
+#include "backend/backend.h"
+#include "plan/plan.h"
+
+struct attn_ctx {
+    const attn_backend *backend;
+    attn_device *device;
+    attn_device_info info;
+    bool borrowed;                /* made from the caller's driver objects     */
+
+    pthread_mutex_t lock;         /* guards all below                          */
+    attn_target target;
+    const attn_kernel **proven;   /* kernels whose self-test passed            */
+    size_t n_proven;
+};
+
+struct attn_plan {
+    attn_ctx *ctx;
+    attn_problem problem;
+    attn_choice choice;
+    const attn_kernel *kernel[ATTN_MAX_STEPS];
+};
+
+/* Reads the ATTN_ variables; the texts live in `storage`. */
+typedef struct attn_env_storage {
+    attn_env env;
+    char cache_dir[1024];
+} attn_env_storage;
+
+void attn_env_read(attn_env_storage *storage);
+
+/* The back end of that name, or NULL. */
+const attn_backend *attn_backend_find(const char *name);
+
+/* What the planner sees of a device. */
+attn_caps attn_caps_from_info(const attn_device_info *info);
+
+/* Wraps an opened device; takes it over, also on failure. */
+attn_status attn_ctx_wrap(const attn_backend *backend, attn_device *device,
+                          const attn_device_info *info, bool borrowed, attn_ctx **out);
+
+/* Plans a canonical problem; `only` may be NULL. */
+attn_status attn_plan_problem(attn_ctx *ctx, const attn_problem *problem, const char *only,
+                              attn_plan **out);
+
+/* Runs the kernels of a choice on a tiny problem of the same instance and holds
+ * them against the oracle. Context lock held. A wrong result is reported in
+ * `denial` (else ""); the status tells of everything else. */
+attn_status attn_selftest(attn_ctx *ctx, const attn_problem *problem,
+                          const attn_choice *choice, const attn_kernel *const kernel[],
+                          char *denial, size_t cap);
+
+/* attn_execute() with everything that a back end's own call adds. */
+attn_status attn_execute_on(const attn_plan *plan, const attn_args *args,
+                            const attn_stream *stream);
+
+/* The numbers of a run of lengths len_q and len_kv. */
+attn_call attn_call_of(const attn_problem *problem, const attn_args *args, int64_t len_q,
+                       int64_t len_kv);
+
+/* Reads a caller's attn_args of any known size. */
+attn_status attn_args_read(attn_args *args, const attn_args *from);
+
+/* The elements that a view touches, counted from the start of its buffer:
+ * first .. last; false if that overflows. A view without elements has none. */
+bool attn_tensor_extent(const attn_tensor *t, int64_t *first, int64_t *last);
+bool attn_tensor_empty(const attn_tensor *t);
+
+/* Checks the tensors of one call against the plan's problem; fills *len_q and
+ * *len_kv. `buffers` false: memory is the host's whatever the device (the
+ * one-call form), and layout classes are not asked for. */
+attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p, const attn_args *args,
+                            bool buffers, int64_t *len_q, int64_t *len_kv);
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/* api/execute.c: check the call, hand it to the back end. */
+#include <string.h>
+
+#include "api/context.h"
+#include "core/size.h"
+#include "core/status.h"
+
+attn_call attn_call_of(const attn_problem *p, const attn_args *args, int64_t len_q,
+                       int64_t len_kv)
+{
+    const bool window = (p->features & ATTN_FEAT_WINDOW) != 0;
+    attn_call call = {
+        .args = args, .batch = p->b, .heads_q = p->hq, .heads_kv = p->hkv,
+        .len_q = len_q, .len_kv = len_kv, .offset = p->offset, .scale = p->scale,
+        .align = p->features & ATTN_FEAT_ALIGN_BR ? ATTN_ALIGN_BOTTOM_RIGHT
+                                                  : ATTN_ALIGN_TOP_LEFT,
+        .left = ATTN_STEP_UNBOUNDED, .right = ATTN_STEP_UNBOUNDED,
+    };
+
+    if (window && p->window_left >= 0)
+        call.left = p->window_left;
+    if (window && p->window_right >= 0)
+        call.right = p->window_right;
+    if (p->features & ATTN_FEAT_CAUSAL)
+        call.right = attn_min(call.right, 0);
+    return call;
+}
+
+/* Tensors without elements may come without memory, but a kernel is always given
+ * some, which it then does not touch. */
+static void bind_empty(attn_args *args)
+{
+    attn_tensor *inputs[] = { &args->k, &args->v };
+
+    for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++)
+        if (attn_tensor_empty(inputs[i])) {
+            inputs[i]->data = args->q.data;
+            inputs[i]->offset = 0;
+        }
+}
+
+static bool within(const void *at, size_t bytes, const attn_tensor *t)
+{
+    int64_t first, last;
+    const char *a = at, *b = t->data;
+    const int64_t elem = (int64_t)attn_type_bytes(t->type);
+
+    if (t->type == ATTN_TYPE_NONE || attn_tensor_empty(t) ||
+        !attn_tensor_extent(t, &first, &last))
+        return false;
+    return (uintptr_t)a < (uintptr_t)b + (uintptr_t)((last + 1) * elem) &&
+           (uintptr_t)b + (uintptr_t)(first * elem) < (uintptr_t)a + bytes;
+}
+
+static attn_status check_workspace(const attn_plan *plan, const attn_args *args)
+{
+    const attn_ctx *ctx = plan->ctx;
+    const size_t want = (size_t)plan->choice.workspace_bytes;
+    const attn_tensor *tensors[] = { &args->q, &args->k, &args->v, &args->o, &args->lse,
+                                     &args->lens_kv };
+    size_t known = 0;
+    attn_status st;
+
+    if (!want)
+        return ATTN_OK;
+    if (!args->workspace || args->workspace_bytes < want)
+        return attn_fail(ATTN_ERR_WORKSPACE, "workspace = %p of %zu bytes, want %zu bytes",
+                         args->workspace, args->workspace_bytes, want);
+    if ((st = ctx->backend->buffer_bytes(ctx->device, args->workspace, &known)) != ATTN_OK)
+        return attn_fail_in(st, "workspace");
+    if (known && known < want)
+        return attn_fail(ATTN_ERR_WORKSPACE, "workspace has %zu bytes, want %zu bytes", known,
+                         want);
+    if (ctx->backend->on_host && (uintptr_t)args->workspace % 64)
+        return attn_fail(ATTN_ERR_WORKSPACE, "workspace = %p, want a multiple of 64 bytes",
+                         args->workspace);
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
+        if (ctx->backend->on_host ? within(args->workspace, want, tensors[i])
+                                  : args->workspace == tensors[i]->data)
+            return attn_fail(ATTN_ERR_INVALID, "workspace overlaps a tensor, want memory of its "
+                             "own");
+    return ATTN_OK;
+}
+
+attn_status attn_execute_on(const attn_plan *plan, const attn_args *from,
+                            const attn_stream *stream)
+{
+    attn_args args;
+    attn_call call;
+    int64_t len_q, len_kv;
+    attn_status st;
+    bool nothing;
+
+    if (!plan)
+        return attn_fail(ATTN_ERR_INVALID, "plan is NULL");
+    if (plan->ctx->borrowed && !stream->queue)
+        return attn_fail(ATTN_ERR_INVALID, "stream is NULL, want a queue: the context was made "
+                         "from the caller's objects and has none of its own");
+    if ((st = attn_args_read(&args, from)) != ATTN_OK ||
+        (st = attn_args_check(plan->ctx, &plan->problem, &args, true, &len_q, &len_kv)) !=
+            ATTN_OK ||
+        (st = check_workspace(plan, &args)) != ATTN_OK)
+        return st;
+    bind_empty(&args);
+    call = attn_call_of(&plan->problem, &args, len_q, len_kv);
+    nothing = !call.batch || !call.heads_q || !call.len_q ||
+              (args.o.type == ATTN_TYPE_NONE && args.lse.type == ATTN_TYPE_NONE);
+    return plan->ctx->backend->launch(plan->ctx->device, nothing ? 0 : plan->choice.n_steps,
+                                      plan->kernel, plan->choice.step, &call, stream);
+}
+
+attn_status attn_execute(const attn_plan *plan, const attn_args *args, void *stream)
+{
+    return attn_execute_on(plan, args, &(attn_stream){ .queue = stream });
+}
+
+attn_status attn_execute_timed(const attn_plan *plan, const attn_args *args, void *stream,
+                               uint64_t *ns)
+{
+    if (!ns)
+        return attn_fail(ATTN_ERR_INVALID, "ns is NULL");
+    *ns = 0;
+    return attn_execute_on(plan, args, &(attn_stream){ .queue = stream, .ns = ns });
+}

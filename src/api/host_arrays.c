@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT */
+/* api/host_arrays.c: one call for arrays in host memory, on any device. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/context.h"
+#include "core/size.h"
+#include "core/status.h"
+
+/* A host tensor and its contiguous copy on the device. */
+typedef struct mirror {
+    const attn_tensor *host;
+    attn_tensor *device;
+    bool output;
+    attn_layout *layout;    /* of the problem; NULL: it has none there */
+} mirror;
+
+enum { MAX_MIRRORS = 6 };
+
+static bool contiguous(const attn_tensor *t)
+{
+    int64_t want = 1;
+
+    for (int i = 3; i >= 0; i--) {
+        if (t->size[i] > 1 && t->stride[i] != want)
+            return false;
+        want *= t->size[i];
+    }
+    return true;
+}
+
+static size_t bytes_of(const attn_tensor *t)
+{
+    return (size_t)(t->size[0] * t->size[1] * t->size[2] * t->size[3]) *
+           attn_type_bytes(t->type);
+}
+
+/* Copies a view to or from contiguous memory, a row at a time. */
+static void copy_rows(const attn_tensor *t, char *packed, bool pack)
+{
+    const size_t elem = attn_type_bytes(t->type);
+    const size_t row = (size_t)t->size[3] * elem;
+    char *base = (char *)t->data + t->offset * (int64_t)elem;
+
+    for (int64_t b = 0; b < t->size[0]; b++)
+        for (int64_t h = 0; h < t->size[1]; h++)
+            for (int64_t l = 0; l < t->size[2]; l++, packed += row) {
+                char *at = base + (b * t->stride[0] + h * t->stride[1] + l * t->stride[2]) *
+                                      (int64_t)elem;
+                if (t->stride[3] == 1 || t->size[3] == 1) {
+                    memcpy(pack ? packed : at, pack ? at : packed, row);
+                    continue;
+                }
+                for (int64_t d = 0; d < t->size[3]; d++) {
+                    char *e = at + d * t->stride[3] * (int64_t)elem;
+                    char *p = packed + (size_t)d * elem;
+                    memcpy(pack ? p : e, pack ? e : p, elem);
+                }
+            }
+}
+
+static attn_status upload(attn_ctx *ctx, const mirror *m)
+{
+    const size_t bytes = bytes_of(m->host);
+    const char *from = (const char *)m->host->data +
+                       m->host->offset * (int64_t)attn_type_bytes(m->host->type);
+    char *packed = NULL;
+    attn_status st;
+
+    if (!contiguous(m->host)) {
+        if (!(packed = malloc(bytes)))
+            return attn_fail(ATTN_ERR_NO_MEMORY, "packing an input: %zu bytes", bytes);
+        copy_rows(m->host, packed, true);
+        from = packed;
+    }
+    st = attn_memory_upload(ctx, m->device->data, 0, from, bytes);
+    free(packed);
+    return st;
+}
+
+static attn_status download(attn_ctx *ctx, const mirror *m)
+{
+    const size_t bytes = bytes_of(m->host);
+    char *packed = NULL;
+    attn_status st;
+
+    if (contiguous(m->host))
+        return attn_memory_download(ctx, (char *)m->host->data + m->host->offset *
+                                    (int64_t)attn_type_bytes(m->host->type),
+                                    m->device->data, 0, bytes);
+    if (!(packed = malloc(bytes)))
+        return attn_fail(ATTN_ERR_NO_MEMORY, "unpacking an output: %zu bytes", bytes);
+    st = attn_memory_download(ctx, packed, m->device->data, 0, bytes);
+    if (st == ATTN_OK)
+        copy_rows(m->host, packed, false);
+    free(packed);
+    return st;
+}
+
+/* The widest class that a view keeps, at an address. */
+static attn_layout layout_of(const attn_tensor *t, uintptr_t address)
+{
+    static const attn_layout classes[] = { ATTN_LAYOUT_16, ATTN_LAYOUT_8, ATTN_LAYOUT_4,
+                                           ATTN_LAYOUT_2 };
+    const int64_t elem = (int64_t)attn_type_bytes(t->type);
+
+    if (attn_tensor_empty(t))
+        return ATTN_LAYOUT_16;
+    for (size_t c = 0; c < sizeof classes / sizeof classes[0]; c++) {
+        const int64_t bytes = attn_layout_bytes(classes[c], t->type);
+        bool keeps = (t->size[3] == 1 || t->stride[3] == 1) &&
+                     (address + (uintptr_t)(t->offset * elem)) % (uintptr_t)bytes == 0;
+        for (int i = 0; i < 3; i++)
+            keeps = keeps && (t->size[i] == 1 || t->stride[i] * elem % bytes == 0);
+        if (keeps)
+            return classes[c];
+    }
+    return ATTN_LAYOUT_ANY;
+}
+
+static attn_status check_lens(const attn_problem *p, const attn_args *a, int64_t len_kv)
+{
+    const int32_t *lens = a->lens_kv.data;
+
+    for (int64_t b = 0; (p->features & ATTN_FEAT_LENS_KV) && b < p->b; b++) {
+        const int32_t n = lens[a->lens_kv.offset + b * a->lens_kv.stride[0]];
+        if (n < 0 || n > len_kv)
+            return attn_fail(ATTN_ERR_INVALID, "lens_kv[%lld] = %d, want 0 .. %lld",
+                             (long long)b, (int)n, (long long)len_kv);
+    }
+    return ATTN_OK;
+}
+
+/* Plans and runs once; `args` are tensors of the device. */
+static attn_status run(attn_ctx *ctx, const attn_problem *problem, const char *variant,
+                       attn_args *args)
+{
+    attn_plan *plan = NULL;
+    attn_status st = attn_plan_problem(ctx, problem, variant, &plan);
+
+    args->workspace = NULL;
+    if (st != ATTN_OK)
+        return st;
+    args->workspace_bytes = attn_plan_workspace_bytes(plan);
+    if (args->workspace_bytes)
+        st = attn_memory_alloc(ctx, args->workspace_bytes, &args->workspace);
+    if (st == ATTN_OK)
+        st = attn_execute_on(plan, args, &(attn_stream){ 0 });
+    if (st == ATTN_OK)
+        st = attn_ctx_wait(ctx);
+    attn_memory_free(ctx, &args->workspace);
+    attn_plan_destroy(&plan);
+    return st;
+}
+
+static attn_status run_mirrored(attn_ctx *ctx, attn_problem *p, const char *variant,
+                                const attn_args *host)
+{
+    attn_args device = *host;
+    const mirror all[MAX_MIRRORS] = {
+        { &host->q, &device.q, false, &p->layout[ATTN_TENSOR_Q] },
+        { &host->k, &device.k, false, &p->layout[ATTN_TENSOR_K] },
+        { &host->v, &device.v, false, &p->layout[ATTN_TENSOR_V] },
+        { &host->o, &device.o, true, &p->layout[ATTN_TENSOR_O] },
+        { &host->lse, &device.lse, true, NULL },
+        { &host->lens_kv, &device.lens_kv, false, NULL },
+    };
+    attn_status st = ATTN_OK;
+
+    for (int i = 0; i < MAX_MIRRORS; i++) {
+        const attn_tensor *t = all[i].host;
+        *all[i].device = attn_tensor_bhld(NULL, t->type, t->size[0], t->size[1], t->size[2],
+                                          t->size[3]);
+        if (all[i].layout)
+            *all[i].layout = layout_of(all[i].device, 0);
+    }
+    for (int i = 0; i < MAX_MIRRORS && st == ATTN_OK; i++) {
+        const mirror *m = &all[i];
+        if (m->host->type == ATTN_TYPE_NONE || attn_tensor_empty(m->host))
+            continue;
+        st = attn_memory_alloc(ctx, bytes_of(m->host), &m->device->data);
+        if (st == ATTN_OK && !m->output)
+            st = upload(ctx, m);
+    }
+    if (st == ATTN_OK)
+        st = run(ctx, p, variant, &device);
+    for (int i = 0; i < MAX_MIRRORS && st == ATTN_OK; i++)
+        if (all[i].output && all[i].device->data)
+            st = download(ctx, &all[i]);
+    for (int i = 0; i < MAX_MIRRORS; i++)
+        attn_memory_free(ctx, &all[i].device->data);
+    return st;
+}
+
+static attn_status run_in_place(attn_ctx *ctx, attn_problem *p, const char *variant,
+                                const attn_args *host)
+{
+    const attn_tensor *tensors[] = { &host->q, &host->k, &host->v, &host->o };
+    attn_args args = *host;
+
+    for (int t = 0; t < ATTN_TENSOR_COUNT; t++)
+        p->layout[t] = tensors[t]->type == ATTN_TYPE_NONE
+                           ? ATTN_LAYOUT_16
+                           : layout_of(tensors[t], (uintptr_t)tensors[t]->data);
+    return run(ctx, p, variant, &args);
+}
+
+attn_status attn_softmax_forward_host_args(attn_ctx *ctx, const attn_softmax_desc *desc,
+                                           const attn_options *options, const attn_args *args)
+{
+    attn_options o = { .size = sizeof o };
+    attn_softmax_desc d;
+    attn_problem p;
+    attn_args a;
+    int64_t len_q, len_kv;
+    attn_status st;
+
+    if (!ctx)
+        return attn_fail(ATTN_ERR_INVALID, "ctx is NULL");
+    if (options && !attn_struct_copy(&o, sizeof o, options, options->size, sizeof o))
+        return attn_fail(ATTN_ERR_INVALID, "options.size = %zu, want sizeof(attn_options) = %zu",
+                         options->size, sizeof o);
+    if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK ||
+        (st = attn_args_read(&a, args)) != ATTN_OK)
+        return st;
+    attn_problem_from_softmax(&p, &d);
+    if (a.lse.type == ATTN_TYPE_NONE)
+        p.features &= ~(uint32_t)ATTN_FEAT_LSE;
+    else
+        p.features |= ATTN_FEAT_LSE;
+    if ((st = attn_args_check(ctx, &p, &a, false, &len_q, &len_kv)) != ATTN_OK ||
+        (st = check_lens(&p, &a, len_kv)) != ATTN_OK)
+        return st;
+    return ctx->backend->on_host ? run_in_place(ctx, &p, o.variant, &a)
+                                 : run_mirrored(ctx, &p, o.variant, &a);
+}
+
+attn_status attn_softmax_forward_host(attn_ctx *ctx, const attn_softmax_desc *desc,
+                                      const void *q, const void *k, const void *v, void *o,
+                                      float *lse)
+{
+    attn_softmax_desc d;
+    attn_args args = { .size = sizeof args };
+    attn_status st;
+    int64_t dv;
+
+    if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
+        return st;
+    if (d.use & ATTN_USE_LENS_KV)
+        return attn_fail(ATTN_ERR_INVALID, "use has ATTN_USE_LENS_KV, which needs "
+                         "attn_softmax_forward_host_args()");
+    dv = d.dim_v ? d.dim_v : d.dim_qk;
+    /* inputs are never written: the tensor descriptor has no const of its own */
+    args.q = attn_tensor_bhld((void *)(uintptr_t)q, d.type, d.batch, d.heads_q, d.len_q,
+                              d.dim_qk);
+    args.k = attn_tensor_bhld((void *)(uintptr_t)k, d.type, d.batch, d.heads_kv, d.len_kv,
+                              d.dim_qk);
+    args.v = attn_tensor_bhld((void *)(uintptr_t)v, d.type, d.batch, d.heads_kv, d.len_kv, dv);
+    args.o = attn_tensor_bhld(o, d.type, d.batch, d.heads_q, d.len_q, dv);
+    if (lse)
+        args.lse = attn_tensor_bhld(lse, ATTN_F32, d.batch, d.heads_q, d.len_q, 1);
+    return attn_softmax_forward_host_args(ctx, desc, NULL, &args);
+}

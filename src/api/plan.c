@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT */
+/* api/plan.c: choose, prepare, and what the device then teaches the planner. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/context.h"
+#include "core/size.h"
+#include "core/status.h"
+
+static bool is_proven(const attn_ctx *ctx, const attn_kernel *kernel)
+{
+    for (size_t i = 0; i < ctx->n_proven; i++)
+        if (ctx->proven[i] == kernel)
+            return true;
+    return false;
+}
+
+static attn_status set_proven(attn_ctx *ctx, const attn_kernel *kernel)
+{
+    const attn_kernel **grown =
+        realloc(ctx->proven, (ctx->n_proven + 1) * sizeof *ctx->proven);
+
+    if (!grown)
+        return attn_fail(ATTN_ERR_NO_MEMORY, "list of tested kernels");
+    ctx->proven = grown;
+    ctx->proven[ctx->n_proven++] = kernel;
+    return ATTN_OK;
+}
+
+/* Makes the kernels of a choice ready. *again: the device taught the planner
+ * something that rules the choice out. Context lock held. */
+static attn_status prepare(attn_ctx *ctx, attn_plan *plan, bool *again)
+{
+    attn_choice *c = &plan->choice;
+    attn_verdict *verdict = &ctx->target.verdict[c->index];
+    bool proven = ctx->backend->on_host;   /* no compiler of a driver in between */
+    attn_status st;
+
+    *again = false;
+    for (int i = 0; i < c->n_steps; i++) {
+        int64_t limit = 0;
+
+        st = ctx->backend->kernel(ctx->device, &c->step[i], &plan->kernel[i], &limit);
+        if (st != ATTN_OK)
+            return st;
+        if (c->step[i].block > limit) {
+            if (limit < 1)
+                snprintf(verdict->denial, sizeof verdict->denial,
+                         "its kernel fits no work-group of this device");
+            verdict->max_group = attn_max(limit, 1);
+            *again = true;
+            return ATTN_OK;
+        }
+        proven = proven || is_proven(ctx, plan->kernel[i]);
+    }
+    if (proven)
+        return ATTN_OK;
+    st = attn_selftest(ctx, &plan->problem, c, plan->kernel, verdict->denial,
+                       sizeof verdict->denial);
+    if (st != ATTN_OK)
+        return attn_fail_in(st, "self-test of %s", c->variant->name);
+    *again = verdict->denial[0] != '\0';
+    return *again ? ATTN_OK : set_proven(ctx, plan->kernel[0]);
+}
+
+attn_status attn_plan_problem(attn_ctx *ctx, const attn_problem *problem, const char *only,
+                              attn_plan **out)
+{
+    attn_plan *plan = calloc(1, sizeof *plan);
+    attn_status st = ATTN_OK;
+    bool again = true;
+
+    if (!plan)
+        return attn_fail(ATTN_ERR_NO_MEMORY, "plan: %zu bytes", sizeof *plan);
+    plan->ctx = ctx;
+    plan->problem = *problem;
+
+    /* Each turn rules out a variant or lowers a limit, so this ends. */
+    pthread_mutex_lock(&ctx->lock);
+    while (again && st == ATTN_OK) {
+        st = attn_choose(problem, &ctx->target, only, &plan->choice);
+        if (st == ATTN_OK)
+            st = prepare(ctx, plan, &again);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    if (st != ATTN_OK) {
+        attn_plan_destroy(&plan);
+        return st;
+    }
+    *out = plan;
+    return ATTN_OK;
+}
+
+attn_status attn_plan_softmax_with(attn_ctx *ctx, const attn_softmax_desc *desc,
+                                   const attn_options *options, attn_plan **out)
+{
+    attn_softmax_desc d;
+    attn_options o = { .size = sizeof o };
+    attn_problem problem;
+    attn_status st;
+
+    if (!out)
+        return attn_fail(ATTN_ERR_INVALID, "out is NULL");
+    *out = NULL;
+    if (!ctx)
+        return attn_fail(ATTN_ERR_INVALID, "ctx is NULL");
+    if (options && !attn_struct_copy(&o, sizeof o, options, options->size, sizeof o))
+        return attn_fail(ATTN_ERR_INVALID, "options.size = %zu, want sizeof(attn_options) = %zu",
+                         options->size, sizeof o);
+    if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
+        return st;
+    attn_problem_from_softmax(&problem, &d);
+    return attn_plan_problem(ctx, &problem, o.variant, out);
+}
+
+attn_status attn_plan_softmax(attn_ctx *ctx, const attn_softmax_desc *desc, attn_plan **out)
+{
+    return attn_plan_softmax_with(ctx, desc, NULL, out);
+}
+
+void attn_plan_destroy(attn_plan **plan)
+{
+    if (!plan)
+        return;
+    free(*plan);   /* its kernels belong to the device */
+    *plan = NULL;
+}
+
+size_t attn_plan_workspace_bytes(const attn_plan *plan)
+{
+    return plan ? (size_t)plan->choice.workspace_bytes : 0;
+}
+
+attn_status attn_softmax_variants(attn_ctx *ctx, const attn_softmax_desc *desc,
+                                  attn_variant_info *out, size_t cap, size_t *n)
+{
+    attn_softmax_desc d;
+    attn_problem problem;
+    attn_status st;
+    size_t i;
+
+    if (!ctx || !n || (cap && !out))
+        return attn_fail(ATTN_ERR_INVALID, "%s is NULL", !ctx ? "ctx" : !n ? "n" : "out");
+    if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
+        return st;
+    attn_problem_from_softmax(&problem, &d);
+    pthread_mutex_lock(&ctx->lock);
+    for (i = 0; ctx->target.variants[i]; i++) {
+        const char *reason = attn_refusal(&problem, &ctx->target, (int)i);
+        if (i >= cap)
+            continue;
+        out[i] = (attn_variant_info){ .name = ctx->target.variants[i]->name,
+                                      .applicable = !reason };
+        snprintf(out[i].reason, sizeof out[i].reason, "%s", reason ? reason : "");
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    *n = i;
+    return ATTN_OK;
+}

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: MIT */
+/* api/tensor.c: the tensors of one call against the problem that was planned. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/context.h"
+#include "core/size.h"
+#include "core/status.h"
+
+#define RULE(cond, ...)                                       \
+    do {                                                      \
+        if (!(cond))                                          \
+            return attn_fail(ATTN_ERR_INVALID, __VA_ARGS__);  \
+    } while (0)
+
+/* One tensor of the call, and what is known of it. */
+typedef struct operand {
+    const char *name;
+    const attn_tensor *t;      /* NULL: left out                              */
+    attn_type type;
+    int64_t size[4];           /* what it must have                           */
+    int32_t layout;            /* place in problem->layout; -1: none promised */
+    bool output;
+    int64_t first, last;       /* elements touched                            */
+} operand;
+
+enum { MAX_OPERANDS = 6 };
+
+bool attn_tensor_empty(const attn_tensor *t)
+{
+    return !t->size[0] || !t->size[1] || !t->size[2] || !t->size[3];
+}
+
+bool attn_tensor_extent(const attn_tensor *t, int64_t *first, int64_t *last)
+{
+    int64_t reach;
+
+    *first = *last = t->offset;
+    for (int i = 0; i < 4; i++) {
+        if (!attn_mul(t->size[i] - 1, t->stride[i], &reach) ||
+            !attn_add(reach < 0 ? *first : *last, reach, reach < 0 ? first : last))
+            return false;
+    }
+    return true;
+}
+
+/* An output whose elements may coincide. Sufficient for all views that come
+ * from slicing, transposing and reshaping an array. */
+static bool writes_twice(const attn_tensor *t)
+{
+    int64_t stride[4], span[4], reach = 0;
+    int n = 0;
+
+    for (int i = 0; i < 4; i++) {
+        int k = n;
+        if (t->size[i] < 2)
+            continue;
+        const int64_t s = llabs(t->stride[i]);
+        for (; k > 0 && stride[k - 1] > s; k--) {
+            stride[k] = stride[k - 1];
+            span[k] = span[k - 1];
+        }
+        stride[k] = s;
+        span[k] = s * (t->size[i] - 1);
+        n++;
+    }
+    for (int i = 0; i < n; i++) {
+        if (stride[i] <= reach)
+            return true;
+        reach += span[i];
+    }
+    return false;
+}
+
+static attn_status check_layout(const attn_ctx *ctx, const operand *o, attn_layout layout)
+{
+    const attn_tensor *t = o->t;
+    const int64_t bytes = attn_layout_bytes(layout, t->type);
+    const int64_t elem = (int64_t)attn_type_bytes(t->type);
+    const uintptr_t base = ctx->backend->on_host ? (uintptr_t)t->data : 0;
+
+    if (layout == ATTN_LAYOUT_ANY)
+        return ATTN_OK;
+    RULE(t->size[3] == 1 || t->stride[3] == 1,
+         "%s.stride[3] = %lld, want 1: the plan's layout is not ATTN_LAYOUT_ANY", o->name,
+         (long long)t->stride[3]);
+    RULE((base + (uintptr_t)(t->offset * elem)) % (uintptr_t)bytes == 0,
+         "%s starts at a byte that is no multiple of the plan's layout, %lld bytes", o->name,
+         (long long)bytes);
+    for (int i = 0; i < 3; i++)
+        RULE(t->size[i] == 1 || t->stride[i] * elem % bytes == 0,
+             "%s.stride[%d] = %lld elements of %lld bytes, want a multiple of the plan's "
+             "layout, %lld bytes", o->name, i, (long long)t->stride[i], (long long)elem,
+             (long long)bytes);
+    return ATTN_OK;
+}
+
+static attn_status check_memory(const attn_ctx *ctx, const operand *o, bool buffers)
+{
+    const attn_tensor *t = o->t;
+    const int64_t elem = (int64_t)attn_type_bytes(t->type);
+    size_t bytes = t->data_bytes, known = 0;
+    int64_t end;
+    attn_status st;
+
+    RULE(t->data, "%s.data is NULL", o->name);
+    RULE(t->offset >= 0, "%s.offset = %lld, want >= 0", o->name, (long long)t->offset);
+    if (!buffers || ctx->backend->on_host)
+        RULE((uintptr_t)t->data % (uintptr_t)elem == 0,
+             "%s.data = %p, want a multiple of its element's %lld bytes", o->name, t->data,
+             (long long)elem);
+    if (buffers && (st = ctx->backend->buffer_bytes(ctx->device, t->data, &known)) != ATTN_OK)
+        return attn_fail_in(st, "%s.data", o->name);
+    RULE(!known || bytes <= known, "%s.data_bytes = %zu, but the buffer has %zu", o->name, bytes,
+         known);
+    bytes = bytes ? bytes : known;
+    RULE(o->first >= 0, "%s reaches element %lld, before the start of its buffer", o->name,
+         (long long)o->first);
+    RULE(attn_add(o->last, 1, &end) && attn_mul(end, elem, &end) &&
+         (uint64_t)end <= PTRDIFF_MAX, "%s reaches element %lld, too far for an address",
+         o->name, (long long)o->last);
+    RULE(!bytes || (uint64_t)end <= bytes,
+         "%s reaches byte %lld, but its buffer has %zu bytes", o->name, (long long)end, bytes);
+    return ATTN_OK;
+}
+
+static attn_status check_operand(const attn_ctx *ctx, const attn_problem *p, operand *o,
+                                 bool buffers)
+{
+    static const char axis[] = "BHLD";
+    const attn_tensor *t = o->t;
+    attn_status st;
+
+    RULE(t->type == o->type, "%s.type = %s, want %s", o->name, attn_type_name(t->type),
+         attn_type_name(o->type));
+    for (int i = 0; i < 4; i++)
+        RULE(t->size[i] == o->size[i], "%s.size[%d] (%c) = %lld, want %lld", o->name, i, axis[i],
+             (long long)t->size[i], (long long)o->size[i]);
+    if (attn_tensor_empty(t))
+        return ATTN_OK;
+    RULE(attn_tensor_extent(t, &o->first, &o->last),
+         "%s: sizes times strides do not fit 64 bits", o->name);
+    if ((st = check_memory(ctx, o, buffers)) != ATTN_OK)
+        return st;
+    RULE(!o->output || !writes_twice(t),
+         "%s has strides %lld, %lld, %lld, %lld: elements of an output coincide", o->name,
+         (long long)t->stride[0], (long long)t->stride[1], (long long)t->stride[2],
+         (long long)t->stride[3]);
+    if (buffers && o->layout >= 0)
+        return check_layout(ctx, o, p->layout[o->layout]);
+    return ATTN_OK;
+}
+
+/* Views of equal outer strides that lie side by side, as Q, K, V and O do in one
+ * packed array: modulo the stride `g` their inner parts must not meet. */
+static bool side_by_side(const attn_tensor *a, const attn_tensor *b, int64_t g, int64_t shift)
+{
+    const attn_tensor *t[2] = { a, b };
+    int64_t low[2] = { 0, shift }, high[2] = { 0, shift };
+
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < 4; i++) {
+            const int64_t reach = (t[k]->size[i] - 1) * t[k]->stride[i];
+            if (t[k]->size[i] < 2 || t[k]->stride[i] % g == 0)
+                continue;
+            *(reach < 0 ? &low[k] : &high[k]) += reach;
+        }
+    /* b's inner part relative to a's start, in 0 .. g - 1 */
+    const int64_t at = ((low[1] - low[0]) % g + g) % g;
+    return at > high[0] - low[0] && at + (high[1] - low[1]) < g;
+}
+
+static bool overlap(const operand *a, const operand *b, bool addresses)
+{
+    const int64_t size_a = (int64_t)attn_type_bytes(a->t->type);
+    const int64_t size_b = (int64_t)attn_type_bytes(b->t->type);
+    const uintptr_t base_a = addresses ? (uintptr_t)a->t->data : 0;
+    const uintptr_t base_b = addresses ? (uintptr_t)b->t->data : 0;
+    int64_t shift;
+
+    if (!addresses && a->t->data != b->t->data)
+        return false;
+    if (base_a + (uintptr_t)((a->last + 1) * size_a) <= base_b + (uintptr_t)(b->first * size_b) ||
+        base_b + (uintptr_t)((b->last + 1) * size_b) <= base_a + (uintptr_t)(a->first * size_a))
+        return false;
+    if (size_a != size_b)
+        return true;
+    shift = (int64_t)(base_b - base_a) / size_a + b->t->offset - a->t->offset;
+    for (int i = 0; i < 4; i++) {
+        const int64_t g = llabs(a->t->stride[i]);
+        if (a->t->size[i] > 1 && g > 1 && side_by_side(a->t, b->t, g, shift))
+            return false;
+    }
+    return true;
+}
+
+static attn_status check_overlap(const operand *list, int n, bool addresses)
+{
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n; k++) {
+            if (i == k || !list[i].output || (list[k].output && k < i) ||
+                attn_tensor_empty(list[i].t) || attn_tensor_empty(list[k].t))
+                continue;
+            RULE(!overlap(&list[i], &list[k], addresses),
+                 "%s overlaps %s; outputs want memory of their own", list[i].name, list[k].name);
+        }
+    return ATTN_OK;
+}
+
+attn_status attn_args_read(attn_args *args, const attn_args *from)
+{
+    RULE(from, "args is NULL");
+    RULE(attn_struct_copy(args, sizeof *args, from, from->size, sizeof *args),
+         "args.size = %zu, want sizeof(attn_args) = %zu", from->size, sizeof *args);
+    return ATTN_OK;
+}
+
+/* The tensors that are there, and what each must be. */
+static attn_status list_operands(const attn_problem *p, const attn_args *a, int64_t lq,
+                                 int64_t lk, operand *list, int *n)
+{
+    const bool lens = (p->features & ATTN_FEAT_LENS_KV) != 0;
+
+    *n = 0;
+    list[(*n)++] = (operand){ "q", &a->q, p->type, { p->b, p->hq, lq, p->d }, ATTN_TENSOR_Q,
+                              false, 0, 0 };
+    list[(*n)++] = (operand){ "k", &a->k, p->type, { p->b, p->hkv, lk, p->d }, ATTN_TENSOR_K,
+                              false, 0, 0 };
+    list[(*n)++] = (operand){ "v", &a->v, p->type, { p->b, p->hkv, lk, p->dv }, ATTN_TENSOR_V,
+                              false, 0, 0 };
+    if (a->o.type != ATTN_TYPE_NONE)
+        list[(*n)++] = (operand){ "o", &a->o, p->type, { p->b, p->hq, lq, p->dv },
+                                  ATTN_TENSOR_O, true, 0, 0 };
+    if (a->lse.type != ATTN_TYPE_NONE) {
+        RULE(p->features & ATTN_FEAT_LSE,
+             "lse is given, but the plan was made without ATTN_USE_LSE");
+        list[(*n)++] = (operand){ "lse", &a->lse, ATTN_F32, { p->b, p->hq, lq, 1 }, -1, true,
+                                  0, 0 };
+    }
+    RULE(lens || a->lens_kv.type == ATTN_TYPE_NONE,
+         "lens_kv is given, but the plan was made without ATTN_USE_LENS_KV");
+    RULE(!lens || a->lens_kv.type != ATTN_TYPE_NONE,
+         "lens_kv is missing, but the plan was made with ATTN_USE_LENS_KV");
+    if (lens)
+        list[(*n)++] = (operand){ "lens_kv", &a->lens_kv, ATTN_I32, { p->b, 1, 1, 1 }, -1,
+                                  false, 0, 0 };
+    return ATTN_OK;
+}
+
+attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p, const attn_args *args,
+                            bool buffers, int64_t *len_q, int64_t *len_kv)
+{
+    operand list[MAX_OPERANDS];
+    attn_status st;
+    int n = 0;
+
+    *len_q = args->q.size[2];
+    *len_kv = args->k.size[2];
+    RULE(*len_q >= 0 && *len_q <= p->lq, "q.size[2] (L) = %lld, want 0 .. %lld as planned",
+         (long long)*len_q, (long long)p->lq);
+    RULE(*len_kv >= 0 && *len_kv <= p->lk, "k.size[2] (L) = %lld, want 0 .. %lld as planned",
+         (long long)*len_kv, (long long)p->lk);
+    if ((st = list_operands(p, args, *len_q, *len_kv, list, &n)) != ATTN_OK)
+        return st;
+    for (int i = 0; i < n; i++)
+        if ((st = check_operand(ctx, p, &list[i], buffers)) != ATTN_OK)
+            return st;
+    return check_overlap(list, n, !buffers || ctx->backend->on_host);
+}
