@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/compare.c: the tolerances, and what is measured against them. */
+#include "compare.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "visible.h"
+
+static const struct { double norm, lse_part, lse_least; } tolerances[] = {
+    [ATTN_F32] = { 2e-6, 1e-5, 1e-6 },
+    [ATTN_F16] = { 1e-3, 1e-6, 1e-3 },
+    [ATTN_BF16] = { 8e-3, 1e-6, 1e-3 },
+};
+
+enum {
+    ELEMENT = 20,   /* times a single element may be off                          */
+    FEW = 16,       /* so many elements or more do not all cancel by chance       */
+};
+
+/* One head under comparison. */
+typedef struct head {
+    const inputs *in;
+    int64_t b, h, len;
+    double allowed;          /* relative, of the norm            */
+    double score;            /* what an f32 score may be off by  */
+    bool moderate;           /* |s| <= COMPARE_SCORES            */
+    comparison *out;
+} head;
+
+/* Notes an error and what was allowed; keeps the worst failure's text. Without a name
+ * it is the norm of the head's error. */
+static void note(const head *x, double error, double allowed, const char *name, int64_t i,
+                 int64_t e, double have, double want)
+{
+    const double share = error <= allowed ? (allowed > 0 ? error / allowed : 0)
+                         : allowed > 0 && error < INFINITY ? error / allowed : 1e300;
+    char at[24] = "";
+
+    if (!(share > x->out->share))
+        return;
+    x->out->share = share;
+    if (share <= 1)
+        return;
+    if (!name) {
+        snprintf(x->out->what, sizeof x->out->what,
+                 "head [%lld,%lld]: ||O - ref|| = %.3g, want at most %.3g", (long long)x->b,
+                 (long long)x->h, error, allowed);
+        return;
+    }
+    if (e >= 0)
+        snprintf(at, sizeof at, ",%lld", (long long)e);
+    snprintf(x->out->what, sizeof x->out->what,
+             "%s[%lld,%lld,%lld%s] = %.9g, want %.9g within %.3g", name, (long long)x->b,
+             (long long)x->h, (long long)i, at, have, want, allowed);
+}
+
+static void note_wrong(const head *x, const char *name, int64_t i, int64_t e, double have,
+                       double want)
+{
+    note(x, INFINITY, 0, name, i, e, have, want);
+}
+
+/* The size that errors of n numbers are measured by: their norm; of a few numbers,
+ * which may all have cancelled, half the norm of what was summed if that is more. */
+static double size_of(double norm2, double terms2, int64_t n)
+{
+    return n < FEW ? fmax(sqrt(norm2), sqrt(terms2) / 2) : sqrt(norm2);
+}
+
+static void compare_row(const head *x, int64_t i, const float *o, const float *ref,
+                        const float *terms, double sums[3])
+{
+    const int64_t dv = visible_dim_v(&x->in->desc);
+    double norm2 = 0, terms2 = 0, allowed;
+
+    for (int64_t e = 0; e < dv; e++) {
+        norm2 += (double)ref[e] * (double)ref[e];
+        terms2 += (double)terms[e] * (double)terms[e];
+    }
+    allowed = ELEMENT * x->allowed * size_of(norm2, terms2, dv) / sqrt((double)dv);
+    for (int64_t e = 0; e < dv; e++) {
+        const double error = fabs((double)o[e] - (double)ref[e]);
+        sums[0] += error * error;
+        if (isfinite(o[e]))
+            note(x, error, allowed, "O", i, e, (double)o[e], (double)ref[e]);
+        else
+            note_wrong(x, "O", i, e, (double)o[e], (double)ref[e]);
+    }
+    sums[1] += norm2;
+    sums[2] += terms2;
+}
+
+static void compare_lse(const head *x, int64_t i, double have, double want, bool empty)
+{
+    const attn_type type = x->in->desc.type;
+
+    if (empty ? have != -INFINITY : !isfinite(have))
+        note_wrong(x, "LSE", i, -1, have, empty ? -INFINITY : want);
+    else if (!empty)
+        note(x, fabs(have - want), tolerances[type].lse_part * fabs(want) +
+             tolerances[type].lse_least + x->score, "LSE", i, -1, have, want);
+}
+
+static void compare_head(const head *x, const oracle *ref, const float *o, const float *lse)
+{
+    const attn_softmax_desc *d = &x->in->desc;
+    const int64_t first = (x->b * d->heads_q + x->h) * d->len_q, dv = visible_dim_v(d);
+    double sums[3] = { 0 }, size, error;    /* squares of errors, reference, terms */
+    int64_t rows = 0;
+
+    for (int64_t i = 0; i < d->len_q; i++) {
+        const visible_keys seen = visible_of(d, x->len, i);
+        const bool empty = seen.first == seen.end;
+        const int64_t n = first + i;
+
+        if (lse)
+            compare_lse(x, i, (double)lse[n], (double)ref->lse[n], empty);
+        for (int64_t e = 0; o && empty && e < dv; e++)
+            if (o[n * dv + e] != 0)
+                note_wrong(x, "O", i, e, (double)o[n * dv + e], 0);
+        if (!o || empty)
+            continue;
+        compare_row(x, i, o + n * dv, ref->o + n * dv, ref->terms + n * dv, sums);
+        rows++;
+    }
+    if (!rows)
+        return;
+    size = size_of(sums[1], sums[2], rows * dv);
+    error = sqrt(sums[0]);
+    if (!(error / size <= x->out->norm) && size > 0 && x->moderate)
+        x->out->norm = error / size;
+    note(x, isfinite(error) ? error : INFINITY, x->allowed * size, NULL, 0, 0, 0, 0);
+}
+
+void compare(const inputs *in, const oracle *ref, const float *o, const float *lse,
+             comparison *out)
+{
+    const attn_softmax_desc *d = &in->desc;
+
+    *out = (comparison){ 0 };
+    for (int64_t b = 0; b < d->batch; b++)
+        for (int64_t h = 0; h < d->heads_q; h++) {
+            const double most = ref->score[b * d->heads_q + h], score = 4 * 0x1p-24 * most;
+            const head x = { in, b, h, visible_len(d, in->lens, b),
+                             tolerances[d->type].norm + score, score,
+                             most <= COMPARE_SCORES, out };
+            compare_head(&x, ref, o, lse);
+        }
+}
+
+double compare_results(const inputs *in, const oracle *ref, const float *a, const float *b)
+{
+    const attn_softmax_desc *d = &in->desc;
+    const int64_t n = d->len_q * visible_dim_v(d);
+    double worst = 0;
+
+    for (int64_t h = 0; h < d->batch * d->heads_q; h++) {
+        double error = 0, size = 0;
+
+        for (int64_t i = h * n; i < (h + 1) * n; i++) {
+            const double x = (double)a[i] - (double)b[i];
+            error += x * x;
+            size += (double)b[i] * (double)b[i];
+        }
+        if (error > 0 && ref->score[h] <= COMPARE_SCORES)
+            worst = fmax(worst, size > 0 ? sqrt(error / size) : INFINITY);
+    }
+    return worst;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/oracle.h: the right answer, by the double-precision variant of the host. */
+#ifndef ATTN_TOOLS_ORACLE_H
+#define ATTN_TOOLS_ORACLE_H
+
+#include <attn/attn.h>
+
+#include "inputs.h"
+
+#define ORACLE_VARIANT "softmax_fwd_reference"
+
+/* Rows are numbered in the order [B, Hq, Lq]. */
+typedef struct oracle {
+    float *o;         /* [rows, Dv], never rounded to 16 bits                        */
+    float *terms;     /* [rows, Dv]: the same with |V|: the size of what was summed  */
+    float *lse;       /* [rows]                                                      */
+    double *score;    /* [B, Hq]: largest |s| of the visible pairs                   */
+} oracle;
+
+/* Runs it on clean inputs (hidden rows hold ordinary numbers) as an f32 problem, on
+ * a "host" context. On failure attn_last_error() tells, and `out` is empty. */
+attn_status oracle_run(attn_ctx *host, const inputs *in, oracle *out);
+
+/* Accepts an empty one. */
+void oracle_free(oracle *ref);
+
+#endif

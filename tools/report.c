@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/report.c: records, their sums, and the tables for people. */
+#include "report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void report_add(report *r, const record *one)
+{
+    record *to;
+
+    if (r->n == r->room) {
+        const size_t room = r->room ? 2 * r->room : 256;
+        record *grown = realloc(r->record, room * sizeof *grown);
+        if (!grown) {
+            r->lost = true;
+            return;
+        }
+        r->record = grown;
+        r->room = room;
+    }
+    to = &r->record[r->n++];
+    *to = *one;
+    if (one->what && (to->what = malloc(strlen(one->what) + 1)))
+        strcpy(to->what, one->what);
+}
+
+void report_free(report *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        free(r->record[i].what);
+    free(r->record);
+    free(r->between);
+    r->record = NULL;
+    r->between = NULL;
+    r->n = r->room = 0;
+}
+
+size_t report_count(const report *r, outcome outcome)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < r->n; i++)
+        n += r->record[i].outcome == outcome;
+    return n;
+}
+
+static tally *find(tally *list, size_t *n, const record *one)
+{
+    for (size_t i = 0; i < *n; i++)
+        if (list[i].device == one->device && !strcmp(list[i].variant, one->variant))
+            return &list[i];
+    list[*n] = (tally){ .device = one->device, .variant = one->variant };
+    return &list[(*n)++];
+}
+
+tally *report_tally(const report *r, size_t *n)
+{
+    tally *list = malloc((r->n + 1) * sizeof *list);
+
+    *n = 0;
+    for (size_t i = 0; list && i < r->n; i++) {
+        const record *one = &r->record[i];
+        tally *t = find(list, n, one);
+
+        t->count[one->outcome]++;
+        t->seconds += one->seconds;
+        if (one->outcome > OUTCOME_FAILED || !strcmp(one->variant, REPORT_CALLS))
+            continue;
+        t->norm[one->type - 1] = fmax(t->norm[one->type - 1], one->norm);
+        if (!t->worst || one->share > t->worst->share)
+            t->worst = one;
+    }
+    return list;
+}
+
+/* Sections of the report. */
+
+static void title(table_style style, const char *text)
+{
+    printf(style == TABLE_MARKDOWN ? "\n## %s\n\n" : "\n%s\n", text);
+}
+
+static const char *selector(const report *r, int device)
+{
+    return r->device[device].info.selector;
+}
+
+static void print_devices(const report *r, const tally *list, size_t n, table_style style)
+{
+    static const char *const heads[] = { "device", "name", "driver", "passed", "failed",
+                                         "skipped", "seconds" };
+    table t = { .columns = 7, .heads = heads, .align = "lllrrrr" };
+
+    for (int d = 0; d < r->n_devices; d++) {
+        const attn_device_info *info = &r->device[d].info;
+        size_t count[OUTCOMES] = { 0 };
+        double seconds = 0;
+
+        for (size_t i = 0; i < n; i++)
+            for (int k = 0; k < OUTCOMES && list[i].device == d; k++) {
+                count[k] += list[i].count[k];
+                seconds += k ? 0 : list[i].seconds;
+            }
+        table_cell(&t, "%s", info->selector);
+        table_cell(&t, "%s", info->name);
+        table_cell(&t, "%.48s", info->platform);
+        for (int k = OUTCOME_PASSED; k <= OUTCOME_SKIPPED; k++)
+            table_cell(&t, "%zu", count[k]);
+        table_cell(&t, "%.1f", seconds);
+    }
+    title(style, "Devices");
+    table_print(&t, style, stdout);
+    table_free(&t);
+}
+
+static void norm_cell(table *t, double norm)
+{
+    if (norm > 0)
+        table_cell(t, "%.1e", norm);
+    else
+        table_cell(t, "-");
+}
+
+static void print_variants(const report *r, const tally *list, size_t n, table_style style)
+{
+    static const char *const heads[] = { "device", "variant", "passed", "failed", "skipped",
+                                         "says no", "f32", "f16", "bf16", "of allowed" };
+    table t = { .columns = 10, .heads = heads, .align = "llrrrrrrrr" };
+
+    for (size_t i = 0; i < n; i++) {
+        table_cell(&t, "%s", selector(r, list[i].device));
+        table_cell(&t, "%s", list[i].variant);
+        for (int k = 0; k < OUTCOMES; k++)
+            table_cell(&t, "%zu", list[i].count[k]);
+        for (int k = 0; k < REPORT_TYPES; k++)
+            norm_cell(&t, list[i].norm[k]);
+        if (list[i].worst)
+            table_cell(&t, "%.0f %%", 100 * fmin(list[i].worst->share, 1e6));
+        else
+            table_cell(&t, "-");
+    }
+    title(style, "Variants: worst relative error of a head (|s| <= 16), and worst error of what is allowed");
+    table_print(&t, style, stdout);
+    table_free(&t);
+}
+
+static void print_worst(const report *r, const tally *list, size_t n, table_style style)
+{
+    static const char *const heads[] = { "device", "variant", "of allowed", "problem" };
+    table t = { .columns = 4, .heads = heads, .align = "llrl" };
+
+    for (size_t i = 0; i < n; i++) {
+        if (!list[i].worst)
+            continue;
+        table_cell(&t, "%s", selector(r, list[i].device));
+        table_cell(&t, "%s", list[i].variant);
+        table_cell(&t, "%.1f %%", 100 * fmin(list[i].worst->share, 1e6));
+        table_cell(&t, "%s", list[i].worst->text);
+    }
+    title(style, "Worst errors, and what reproduces each");
+    table_print(&t, style, stdout);
+    table_free(&t);
+}
+
+static void print_failures(const report *r, table_style style)
+{
+    if (!report_count(r, OUTCOME_FAILED))
+        return;
+    title(style, "Failures");
+    for (size_t i = 0; i < r->n; i++) {
+        const record *one = &r->record[i];
+        if (one->outcome != OUTCOME_FAILED)
+            continue;
+        printf("%s%s %s %s\n    %s\n", style == TABLE_MARKDOWN ? "- " : "FAIL ",
+               selector(r, one->device), one->variant, one->text, one->what ? one->what : "");
+    }
+}
+
+/* Refusals and skips, one line for each reason. */
+static void print_reasons(const report *r, outcome outcome, const char *name,
+                          table_style style)
+{
+    static const char *const heads[] = { "device", "variant", "problems", "why", "such as" };
+    table t = { .columns = 5, .heads = heads, .align = "llrll" };
+    bool *told = calloc(r->n + 1, sizeof *told);
+
+    for (size_t i = 0; told && i < r->n; i++) {
+        const record *one = &r->record[i];
+        size_t same = 0;
+
+        if (one->outcome != outcome || told[i])
+            continue;
+        for (size_t k = i; k < r->n; k++) {
+            const record *other = &r->record[k];
+            if (other->outcome != outcome || other->device != one->device ||
+                strcmp(other->variant, one->variant) ||
+                strcmp(other->what ? other->what : "", one->what ? one->what : ""))
+                continue;
+            told[k] = true;
+            same++;
+        }
+        table_cell(&t, "%s", selector(r, one->device));
+        table_cell(&t, "%s", one->variant);
+        table_cell(&t, "%zu", same);
+        table_cell(&t, "%.120s", one->what ? one->what : "");
+        table_cell(&t, "%s", one->text);
+    }
+    free(told);
+    if (t.n) {
+        title(style, name);
+        table_print(&t, style, stdout);
+    }
+    table_free(&t);
+}
+
+static void print_between(const report *r, table_style style)
+{
+    static const char *const heads[] = { "device", "against", "problems", "f32", "f16", "bf16" };
+    table t = { .columns = 6, .heads = heads, .align = "llrrrr" };
+
+    for (int a = 0; a < r->n_devices; a++)
+        for (int b = a + 1; b < r->n_devices; b++) {
+            const difference *x = &r->between[a * r->n_devices + b];
+            table_cell(&t, "%s", selector(r, a));
+            table_cell(&t, "%s", selector(r, b));
+            table_cell(&t, "%zu", x->problems);
+            for (int k = 0; k < REPORT_TYPES; k++)
+                norm_cell(&t, x->norm[k]);
+        }
+    if (t.n) {
+        title(style, "Device against device: largest relative difference of a head (|s| <= 16)");
+        table_print(&t, style, stdout);
+    }
+    table_free(&t);
+}
+
+void report_print(const report *r, table_style style)
+{
+    size_t n = 0;
+    tally *list = report_tally(r, &n);
+
+    if (style == TABLE_MARKDOWN)
+        printf("# Validation of attn %s\n\n", attn_version());
+    printf("attn %s, %zu problems, seed %llu, %d rounds of inputs and layouts, %d runs each\n",
+           attn_version(), r->n_cases, (unsigned long long)r->seed, r->rounds, r->repeat);
+    if (list) {
+        print_devices(r, list, n, style);
+        print_variants(r, list, n, style);
+        print_worst(r, list, n, style);
+    }
+    print_between(r, style);
+    print_reasons(r, OUTCOME_NO, "Says no", style);
+    print_reasons(r, OUTCOME_SKIPPED, "Skipped", style);
+    print_failures(r, style);
+    free(list);
+}

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/run_arrays.c: the files of attn-run: shapes that agree, types, rounding. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "run.h"
+
+static const char *const axis_names[4] = { "B", "H", "L", "D" };
+static const char *const orders[2] = { "B, H, L, D", "B, L, H, D" };   /* by blhd */
+
+/* One of q, k, v: its file, and its sizes in the order B, H, L, D. */
+typedef struct input {
+    const char *file;
+    npy_array *array;
+    int64_t size[4];
+} input;
+
+enum { Q, K, V };
+
+/* The nearest float whose last bit is set if bits were lost ("round to odd"):
+ * a second rounding, to a shorter type, is then as good as one alone. */
+static float round_to_odd(double x)
+{
+    float near = (float)x;
+    uint32_t bits;
+
+    if (isnan(x) || (double)near == x)
+        return near;
+    memcpy(&bits, &near, sizeof bits);
+    if (fabs((double)near) > fabs(x))
+        bits--;
+    bits |= 1;
+    memcpy(&near, &bits, sizeof bits);
+    return near;
+}
+
+static double element(const npy_array *a, size_t i)
+{
+    switch (a->type) {
+    case NPY_F4: return (double)((const float *)a->data)[i];
+    case NPY_F2: return (double)npy_half_to_float(((const uint16_t *)a->data)[i]);
+    default: return ((const double *)a->data)[i];
+    }
+}
+
+static bool is_stored_as(const npy_array *a, attn_type type)
+{
+    return (a->type == NPY_F4 && type == ATTN_F32) ||
+           (a->type == NPY_F2 && type == ATTN_F16);
+}
+
+static int round_input(const input *in, attn_type type)
+{
+    npy_array *from = in->array, to;
+    const size_t n = from->bytes / npy_type_bytes(from->type);
+
+    if (is_stored_as(from, type))
+        return CLI_GO;
+    if (npy_alloc(&to, type == ATTN_F32 ? NPY_F4 : NPY_F2, from->rank, from->shape))
+        return cli_fail(CLI_NOTHING, "%s: no memory to round it to %s", in->file,
+                        attn_type_name(type));
+    for (size_t i = 0; i < n; i++) {
+        const double x = element(from, i);
+        if (type == ATTN_F32)
+            ((float *)to.data)[i] = (float)x;
+        else if (type == ATTN_F16)
+            ((uint16_t *)to.data)[i] = npy_float_to_half(round_to_odd(x));
+        else
+            ((uint16_t *)to.data)[i] = npy_float_to_bf16(round_to_odd(x));
+    }
+    npy_free(from);
+    *from = to;
+    return CLI_GO;
+}
+
+static int load(const char *file, npy_array *array)
+{
+    char err[512];
+
+    cli_progress("reading %s", file);
+    return npy_load(file, array, err, sizeof err) ? cli_fail(CLI_BAD, "%s", err) : CLI_GO;
+}
+
+/* The shape of a file, with the names of its dimensions. */
+static const char *shape_text(const input *in, bool blhd, char text[160])
+{
+    const int64_t *s = in->size;
+
+    snprintf(text, 160, "[%s] = [%lld, %lld, %lld, %lld]", orders[blhd], (long long)s[0],
+             (long long)s[blhd ? 2 : 1], (long long)s[blhd ? 1 : 2], (long long)s[3]);
+    return text;
+}
+
+static int load_input(input *in, bool blhd)
+{
+    int64_t full[4] = { 1, 1, 1, 1 };
+    const npy_array *a = in->array;
+    int status = load(in->file, in->array);
+
+    if (status != CLI_GO)
+        return status;
+    if (a->type != NPY_F4 && a->type != NPY_F2 && a->type != NPY_F8)
+        return cli_fail(CLI_BAD, "%s: type %s, want <f4, <f2 or <f8", in->file,
+                        npy_type_descr(a->type));
+    if (a->rank < 2)
+        return cli_fail(CLI_BAD, "%s: %d dimension%s, want 4, 3 or 2: [%s]", in->file,
+                        a->rank, a->rank == 1 ? "" : "s", orders[blhd]);
+    for (int i = 0; i < a->rank; i++)
+        full[4 - a->rank + i] = a->shape[i];
+    in->size[0] = full[0];
+    in->size[1] = full[blhd ? 2 : 1];
+    in->size[2] = full[blhd ? 1 : 2];
+    in->size[3] = full[3];
+    if (in->size[3] == 0)
+        return cli_fail(CLI_BAD, "%s: its last dimension, D, is 0, want >= 1", in->file);
+    return CLI_GO;
+}
+
+static int check_shapes(const input in[3], bool blhd)
+{
+    static const struct { int which, axis, as; } equal[] = {
+        { K, 0, Q }, { K, 3, Q }, { V, 0, Q }, { V, 1, K }, { V, 2, K },
+    };
+    const int64_t hq = in[Q].size[1], hkv = in[K].size[1];
+    char one[160], two[160];
+
+    for (size_t i = 0; i < sizeof equal / sizeof equal[0]; i++) {
+        const input *a = &in[equal[i].which], *b = &in[equal[i].as];
+        const int axis = equal[i].axis;
+        if (a->size[axis] != b->size[axis])
+            return cli_fail(CLI_BAD,
+                            "%s: %s is %lld, want %lld as in %s; they have %s and %s",
+                            a->file, axis_names[axis], (long long)a->size[axis],
+                            (long long)b->size[axis], b->file, shape_text(a, blhd, one),
+                            shape_text(b, blhd, two));
+    }
+    if ((hq == 0) != (hkv == 0) || (hkv && hq % hkv))
+        return cli_fail(CLI_BAD, "%s: %lld heads, want a multiple of the %lld of %s; "
+                        "they have %s and %s", in[Q].file, (long long)hq, (long long)hkv,
+                        in[K].file, shape_text(&in[Q], blhd, one),
+                        shape_text(&in[K], blhd, two));
+    return CLI_GO;
+}
+
+static int choose_type(const run_request *r, const npy_array *q, attn_type *type)
+{
+    *type = r->type != ATTN_TYPE_NONE ? r->type : q->type == NPY_F4 ? ATTN_F32 : ATTN_F16;
+    if (r->type == ATTN_TYPE_NONE && q->type == NPY_F8)
+        return cli_fail(CLI_BAD, "%s: type <f8 is no computing type; give --type f32, f16 "
+                        "or bf16", r->q);
+    return CLI_GO;
+}
+
+/* Lengths become int32, as the library takes them. */
+static int load_lens(const char *file, const input in[3], npy_array *lens)
+{
+    const int64_t batch = in[Q].size[0], most = in[K].size[2];
+    npy_array raw = { 0 };
+    int status = load(file, &raw);
+
+    if (status != CLI_GO)
+        return status;
+    if (raw.type != NPY_I4 && raw.type != NPY_I8)
+        status = cli_fail(CLI_BAD, "%s: type %s, want <i4 or <i8", file,
+                          npy_type_descr(raw.type));
+    else if (raw.rank != 1 || raw.shape[0] != batch)
+        status = cli_fail(CLI_BAD, "%s: want %lld number%s in one dimension, one for each "
+                          "batch of %s", file, (long long)batch, batch == 1 ? "" : "s",
+                          in[Q].file);
+    else if (npy_alloc(lens, NPY_I4, 1, raw.shape))
+        status = cli_fail(CLI_NOTHING, "%s: no memory", file);
+    for (int64_t b = 0; status == CLI_GO && b < batch; b++) {
+        const int64_t n = raw.type == NPY_I4 ? ((const int32_t *)raw.data)[b]
+                                             : ((const int64_t *)raw.data)[b];
+        if (n < 0 || n > most || n > INT32_MAX)
+            status = cli_fail(CLI_BAD,
+                              "%s: number %lld is %lld, want 0 .. %lld, the keys in %s",
+                              file, (long long)b, (long long)n, (long long)most,
+                              in[K].file);
+        else
+            ((int32_t *)lens->data)[b] = (int32_t)n;
+    }
+    npy_free(&raw);
+    return status;
+}
+
+/* The descriptor without layouts. */
+static void describe(const run_request *r, const input in[3], attn_type type,
+                     attn_softmax_desc *d)
+{
+    *d = r->desc;
+    d->size = sizeof *d;
+    d->type = type;
+    d->batch = in[Q].size[0];
+    d->heads_q = in[Q].size[1];
+    d->heads_kv = in[K].size[1];
+    d->len_q = in[Q].size[2];
+    d->len_kv = in[K].size[2];
+    d->dim_qk = in[Q].size[3];
+    d->dim_v = in[V].size[3];
+    if (r->causal >= 0)
+        d->use |= ATTN_USE_CAUSAL;
+    if (r->causal >= 0 || r->align >= 0)
+        d->use |= ATTN_USE_ALIGN;
+    d->align = (attn_align)(r->causal >= 0 ? r->causal : r->align >= 0 ? r->align : 0);
+    if (r->kv_lens)
+        d->use |= ATTN_USE_LENS_KV;
+    if (r->lse)
+        d->use |= ATTN_USE_LSE;
+}
+
+static attn_tensor view(const run_request *r, const npy_array *a, attn_type type,
+                        int64_t b, int64_t h, int64_t l, int64_t d)
+{
+    attn_tensor t = r->blhd ? attn_tensor_blhd(a->data, type, b, h, l, d)
+                            : attn_tensor_bhld(a->data, type, b, h, l, d);
+    t.data_bytes = a->bytes;
+    return t;
+}
+
+/* What a whole array in 64-byte aligned memory promises: each stride of more
+ * than one step is a multiple of a row. */
+static attn_layout layout_of(const attn_tensor *t)
+{
+    const int64_t row = t->size[3] * (int64_t)attn_type_bytes(t->type);
+    const bool rows = t->size[0] > 1 || t->size[1] > 1 || t->size[2] > 1;
+    const bool empty = !t->size[0] || !t->size[1] || !t->size[2];
+
+    if (empty || !rows || row % 16 == 0)
+        return ATTN_LAYOUT_16;
+    return row % 8 == 0   ? ATTN_LAYOUT_8
+           : row % 4 == 0 ? ATTN_LAYOUT_4
+                          : ATTN_LAYOUT_ELEMENT;
+}
+
+/* O has the rank of q's file and LSE one less; they begin as zeros. */
+static int make_outputs(const run_request *r, run_arrays *a)
+{
+    const attn_softmax_desc *d = &a->desc;
+    const int rank = a->q.rank;
+    const int64_t out[4] = { d->batch, r->blhd ? d->len_q : d->heads_q,
+                             r->blhd ? d->heads_q : d->len_q, d->dim_v };
+    const int64_t lse[3] = { d->batch, d->heads_q, d->len_q };
+    /* of a [H, D] file, where L is 1, the one dimension left is H */
+    const int64_t *lse_shape = rank == 2 && r->blhd ? lse + 1 : lse + 4 - rank;
+
+    if (r->out && npy_alloc(&a->out, d->type == ATTN_F32 ? NPY_F4 : NPY_F2, rank,
+                            out + 4 - rank))
+        return cli_fail(CLI_NOTHING, "--out: no memory for it");
+    if (r->lse && npy_alloc(&a->lse, NPY_F4, rank - 1, lse_shape))
+        return cli_fail(CLI_NOTHING, "--lse: no memory for it");
+    return CLI_GO;
+}
+
+static void make_views(const run_request *r, run_arrays *a)
+{
+    attn_softmax_desc *d = &a->desc;
+    attn_args *args = &a->args;
+    const attn_tensor o = view(r, &a->out, d->type, d->batch, d->heads_q, d->len_q,
+                               d->dim_v);
+
+    *args = (attn_args){ .size = sizeof *args };
+    args->q = view(r, &a->q, d->type, d->batch, d->heads_q, d->len_q, d->dim_qk);
+    args->k = view(r, &a->k, d->type, d->batch, d->heads_kv, d->len_kv, d->dim_qk);
+    args->v = view(r, &a->v, d->type, d->batch, d->heads_kv, d->len_kv, d->dim_v);
+    if (r->out)
+        args->o = o;
+    if (r->lse) {
+        args->lse = attn_tensor_bhld(a->lse.data, ATTN_F32, d->batch, d->heads_q, d->len_q,
+                                     1);
+        args->lse.data_bytes = a->lse.bytes;
+    }
+    if (r->kv_lens) {
+        args->lens_kv = attn_tensor_vector(a->lens.data, ATTN_I32, d->batch);
+        args->lens_kv.data_bytes = a->lens.bytes;
+    }
+    d->use |= ATTN_USE_LAYOUT;
+    d->layout_q = layout_of(&args->q);
+    d->layout_k = layout_of(&args->k);
+    d->layout_v = layout_of(&args->v);
+    d->layout_o = r->out || !r->lse ? layout_of(&o) : ATTN_LAYOUT_16;
+}
+
+int run_load(const run_request *r, run_arrays *a)
+{
+    input in[3] = { { .file = r->q }, { .file = r->k }, { .file = r->v } };
+    attn_type type = ATTN_TYPE_NONE;
+    attn_status st;
+    int status = CLI_GO;
+
+    *a = (run_arrays){ .q = { 0 } };
+    in[Q].array = &a->q;
+    in[K].array = &a->k;
+    in[V].array = &a->v;
+    for (int i = 0; i < 3 && status == CLI_GO; i++)
+        status = load_input(&in[i], r->blhd);
+    if (status != CLI_GO || (status = check_shapes(in, r->blhd)) != CLI_GO ||
+        (status = choose_type(r, &a->q, &type)) != CLI_GO)
+        return status;
+    if (r->kv_lens && (status = load_lens(r->kv_lens, in, &a->lens)) != CLI_GO)
+        return status;
+    describe(r, in, type, &a->desc);
+    if ((st = attn_softmax_check(&a->desc)) != ATTN_OK)
+        return cli_fail_attn(st, NULL);
+    for (int i = 0; i < 3; i++)
+        if ((status = round_input(&in[i], type)) != CLI_GO)
+            return status;
+    if ((status = make_outputs(r, a)) != CLI_GO)
+        return status;
+    make_views(r, a);
+    return CLI_GO;
+}
+
+/* A file that is there must be writable, else the folder it will lie in. */
+static int check_output(const char *option, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder;
+    struct stat st;
+    int why = 0;
+
+    if (stat(path, &st) == 0) {
+        if (S_ISDIR(st.st_mode))
+            return cli_fail(CLI_BAD, "%s: %s is a folder, want a file", option, path);
+        return access(path, W_OK) == 0 ? CLI_GO
+                                       : cli_fail(CLI_BAD, "%s: cannot write '%s': %s",
+                                                  option, path, strerror(errno));
+    }
+    folder = strdup(slash ? path : ".");
+    if (!folder)
+        return cli_fail(CLI_NOTHING, "no memory");
+    if (slash)
+        folder[slash - path + 1] = '\0';
+    if (!*path)
+        why = ENOENT;
+    else if (access(folder, W_OK) != 0)
+        why = errno;
+    free(folder);
+    return why ? cli_fail(CLI_BAD, "%s: cannot write '%s': %s", option, path, strerror(why))
+               : CLI_GO;
+}
+
+int run_check_outputs(const run_request *r)
+{
+    struct stat st;
+    int status = r->out ? check_output("--out", r->out) : CLI_GO;
+
+    if (status == CLI_GO && r->lse)
+        status = check_output("--lse", r->lse);
+    if (status == CLI_GO && r->out && r->lse && !strcmp(r->out, r->lse) &&
+        (stat(r->out, &st) != 0 || S_ISREG(st.st_mode)))
+        return cli_fail(CLI_BAD, "--out and --lse are both %s; want two files", r->out);
+    return status;
+}
+
+static int save(const char *file, const npy_array *array)
+{
+    char err[512];
+
+    cli_progress("writing %s", file);
+    return npy_save(file, array, err, sizeof err) ? cli_fail(CLI_BAD, "%s", err) : CLI_GO;
+}
+
+/* NumPy has no bf16. */
+static int widen_bf16(npy_array *a)
+{
+    npy_array wide;
+
+    if (npy_alloc(&wide, NPY_F4, a->rank, a->shape))
+        return cli_fail(CLI_NOTHING, "--out: no memory to write it as <f4");
+    for (size_t i = 0; i < a->bytes / sizeof(uint16_t); i++)
+        ((float *)wide.data)[i] = npy_bf16_to_float(((const uint16_t *)a->data)[i]);
+    npy_free(a);
+    *a = wide;
+    return CLI_GO;
+}
+
+int run_save(const run_request *r, run_arrays *a)
+{
+    int status = CLI_GO;
+
+    if (r->out && a->desc.type == ATTN_BF16)
+        status = widen_bf16(&a->out);
+    if (status == CLI_GO && r->out)
+        status = save(r->out, &a->out);
+    if (status == CLI_GO && r->lse)
+        status = save(r->lse, &a->lse);
+    return status;
+}
+
+void run_free(run_arrays *a)
+{
+    npy_free(&a->q);
+    npy_free(&a->k);
+    npy_free(&a->v);
+    npy_free(&a->lens);
+    npy_free(&a->out);
+    npy_free(&a->lse);
+}

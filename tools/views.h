@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/views.h: tensors as views of poisoned buffers, in many memory layouts. */
+#ifndef ATTN_TOOLS_VIEWS_H
+#define ATTN_TOOLS_VIEWS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <attn/tensor.h>
+
+typedef enum view_kind {
+    VIEW_PLAIN,        /* [B, H, L, D], from the start of the buffer on             */
+    VIEW_BLHD,         /* [B, L, H, D]                                              */
+    VIEW_PADDED,       /* gaps after rows, heads and batches; strides odd multiples
+                        * of what the layout class promises                         */
+    VIEW_REVERSED,     /* rows and heads lie backwards: negative strides            */
+    VIEW_SHARED,       /* one head for all: stride 0 (inputs with equal heads only) */
+    VIEW_TRANSPOSED,   /* [B, H, D, L]: for layout "any" only                       */
+    VIEW_SPREAD,       /* every third element: for layout "any" only                */
+    VIEW_KINDS
+} view_kind;
+
+const char *view_kind_name(view_kind kind);
+
+/* A view of a buffer of `tensor.data_bytes` bytes; tensor.data is set by whoever
+ * allocates it. Everything around and between the elements is poison. */
+typedef struct view {
+    attn_tensor tensor;
+    view_kind kind;
+} view;
+
+/* `class_bytes`: addresses and strides are multiples of it; 0: any strides. */
+view view_make(attn_type type, const int64_t size[4], int64_t class_bytes, view_kind kind);
+
+/* Fills a buffer with poison: a NaN in every type, a negative number as int32. */
+void view_poison(void *image, size_t bytes);
+
+/* Puts contiguous values [B, H, L, D] where the view has them. Of rows (b, i) with
+ * `seen` 0 (NULL: all are seen) NaN and infinity are put instead. */
+void view_put(const view *v, void *image, const float *values, const unsigned char *seen);
+void view_put_lens(const view *v, void *image, const int32_t *lens);
+
+/* Takes the values out into a contiguous array and leaves poison in their place. */
+void view_take(const view *v, void *image, float *values);
+
+/* true if nothing but poison is there; otherwise the first byte that is none. */
+bool view_clean(const void *image, size_t bytes, size_t *where);
+
+#endif
