@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/planner.c: what is planned for devices that nobody here owns. */
+#include "tests/check.h"
+
+#include <stdio.h>
+
+#include <attn/attn.h>
+
+#include "core/size.h"
+#include "core/text.h"
+#include "plan/plan.h"
+
+static const struct { const char *name, *backend; attn_caps caps; } made_up[] = {
+    { "32 KiB local, work-groups of 64", "opencl",
+      { .kind = ATTN_DEVICE_GPU, .compute_units = 4, .fast_bytes = 32768, .max_group = 64,
+        .subgroup = 16, .vector_width = 1, .memory_bytes = 1 << 30,
+        .max_alloc_bytes = 1 << 28, .clock_mhz = 800 } },
+    { "1 MiB local, vectors of 16", "opencl",
+      { .kind = ATTN_DEVICE_CPU, .compute_units = 2, .fast_bytes = 1 << 20, .max_group = 4096,
+        .subgroup = 8, .vector_width = 16, .memory_bytes = (int64_t)16 << 30,
+        .max_alloc_bytes = (int64_t)4 << 30, .clock_mhz = 3000 } },
+    { "work-groups of 32", "opencl",
+      { .kind = ATTN_DEVICE_GPU, .compute_units = 8, .fast_bytes = 32768, .max_group = 32,
+        .subgroup = 32, .vector_width = 1, .memory_bytes = (int64_t)2 << 30,
+        .max_alloc_bytes = (int64_t)1 << 30 } },
+    { "no subgroups", "opencl",
+      { .kind = ATTN_DEVICE_GPU, .compute_units = 20, .fast_bytes = 65536, .max_group = 256,
+        .subgroup = 0, .vector_width = 1, .memory_bytes = (int64_t)8 << 30,
+        .max_alloc_bytes = (int64_t)2 << 30, .clock_mhz = 1500 } },
+    { "4 GiB of memory", "opencl",
+      { .kind = ATTN_DEVICE_GPU, .compute_units = 16, .fast_bytes = 49152, .max_group = 1024,
+        .subgroup = 32, .vector_width = 1, .memory_bytes = (int64_t)4 << 30,
+        .max_alloc_bytes = (int64_t)1 << 30, .clock_mhz = 1700 } },
+    { "228 KiB of fast memory", "opencl",
+      { .kind = ATTN_DEVICE_GPU, .compute_units = 132, .fast_bytes = 228 * 1024,
+        .max_group = 1024, .subgroup = 32, .vector_width = 1,
+        .memory_bytes = (int64_t)141 << 30, .max_alloc_bytes = (int64_t)35 << 30,
+        .clock_mhz = 1980 } },
+    { "one work-item, 16 KiB", "opencl",
+      { .kind = ATTN_DEVICE_OTHER, .compute_units = 1, .fast_bytes = 16384, .max_group = 1,
+        .vector_width = 4, .memory_bytes = 1 << 26, .max_alloc_bytes = 1 << 24 } },
+    { "a processor with a small cache", "host",
+      { .kind = ATTN_DEVICE_HOST, .compute_units = 1, .fast_bytes = 65536, .max_group = 1,
+        .subgroup = 8, .vector_width = 4, .memory_bytes = 1 << 28, .max_alloc_bytes = 1 << 28 } },
+    { "a processor of 96 threads", "host",
+      { .kind = ATTN_DEVICE_HOST, .compute_units = 96, .fast_bytes = 2 << 20, .max_group = 1,
+        .subgroup = 48, .vector_width = 16, .memory_bytes = (int64_t)512 << 30,
+        .max_alloc_bytes = (int64_t)512 << 30, .clock_mhz = 3500 } },
+};
+
+enum { N_DEVICES = sizeof made_up / sizeof made_up[0] };
+
+static attn_target target_of(int i)
+{
+    attn_target t = { .backend = made_up[i].backend, .caps = made_up[i].caps };
+
+    t.variants = attn_variants_for(t.backend, &t.caps);
+    return t;
+}
+
+static int64_t define(const attn_step *s, const char *name)
+{
+    for (int i = 0; i < s->n_defines; i++)
+        if (!strcmp(s->define[i].name, name))
+            return s->define[i].value;
+    fail_msg("%s: no %s", s->kernel, name);
+    return 0;
+}
+
+/* Every plan of every variant keeps the limits of its device. */
+static void every_plan_fits(void **state)
+{
+    static const int64_t dims[] = { 1, 3, 8, 40, 64, 80, 96, 128, 192, 255, 256 };
+    static const int64_t lens[] = { 1, 7, 64, 1000, 65536 };
+    static const char *const types[] = { "f32", "f16", "bf16" };
+    int plans = 0;
+
+    (void)state;
+    for (int i = 0; i < N_DEVICES; i++)
+        for (size_t d = 0; d < 11 * 11; d++)
+            for (size_t k = 0; k < 5 * 3 * 2; k++) {
+                const attn_target t = target_of(i);
+                char text[256];
+                attn_problem p;
+
+                snprintf(text, sizeof text,
+                         "softmax_fwd:%s,b2,hq4,hkv2,lq%lld,lk777,d%lld,dv%lld,causal,lse%s",
+                         types[k / 5 % 3], (long long)lens[k % 5], (long long)dims[d % 11],
+                         (long long)dims[d / 11], k / 15 ? ",layout=any" : "");
+                check_ok(attn_problem_parse(&p, text));
+                for (int v = 0; t.variants[v]; v++) {
+                    attn_choice c;
+                    const attn_step *s = &c.step[0];
+
+                    if (attn_refusal(&p, &t, v))
+                        continue;
+                    check_ok(attn_choose(&p, &t, t.variants[v]->name, &c));
+                    plans++;
+                    assert_int_equal(c.n_steps, 1);
+                    assert_true(s->tile_q >= 1 && s->tile_k >= 1 && s->block >= 1);
+                    assert_true(s->block <= t.caps.max_group);
+                    assert_true(c.instance[0] && strlen(c.instance) < sizeof c.instance - 1);
+                    assert_int_equal(define(s, "D"), p.d);
+                    assert_int_equal(define(s, "DV"), p.dv);
+                    if (!strcmp(t.backend, "opencl")) {
+                        if (s->fast_bytes > t.caps.fast_bytes)
+                            fail_msg("%s: %s: %s[%s] wants %lld bytes of %lld", made_up[i].name,
+                                     text, s->kernel, c.instance, (long long)s->fast_bytes,
+                                     (long long)t.caps.fast_bytes);
+                        assert_int_equal(c.workspace_bytes, 0);
+                    } else {
+                        assert_int_equal(c.workspace_bytes, s->threads * s->scratch_bytes);
+                        assert_int_equal(s->scratch_bytes % 64, 0);
+                    }
+                }
+            }
+    assert_true(plans > 5000);
+}
+
+/* Any head size to 256 has a plan on each of them but the smallest. */
+static void there_is_a_plan(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_DEVICES; i++)
+        for (int d = 1; d <= 256; d++) {
+            const attn_target t = target_of(i);
+            char text[128];
+            attn_problem p;
+            attn_choice c;
+
+            snprintf(text, sizeof text, "softmax_fwd:f16,b1,hq1,hkv1,lq99,lk99,d%d", d);
+            check_ok(attn_problem_parse(&p, text));
+            if (t.caps.fast_bytes >= 32768)
+                check_ok(attn_choose(&p, &t, NULL, &c));
+        }
+}
+
+/* The same problem and device, whatever was planned before. B and H do not
+ * change tile or variant: a row gives the same bits alone and in a batch. */
+static void plans_do_not_depend_on_batch_or_heads(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_DEVICES; i++) {
+        const attn_target t = target_of(i);
+        attn_problem one, many;
+        attn_choice a, b;
+
+        check_ok(attn_problem_parse(&one, "softmax_fwd:f32,b1,hq1,hkv1,lq300,lk300,d64"));
+        check_ok(attn_problem_parse(&many, "softmax_fwd:f32,b64,hq32,hkv8,lq300,lk300,d64"));
+        check_ok(attn_choose(&one, &t, NULL, &a));
+        check_ok(attn_choose(&many, &t, NULL, &b));
+        assert_ptr_equal(a.variant, b.variant);
+        assert_string_equal(a.instance, b.instance);
+    }
+}
+
+static void the_starting_tile_keeps_its_budget(void **state)
+{
+    int64_t br, bc;
+
+    (void)state;
+    for (int64_t m = 3; m < 300000; m += m / 7 + 1)
+        for (int64_t d = 1; d <= 256; d += 5)
+            for (int64_t dv = 1; dv <= 256; dv += 17) {
+                const bool fits = attn_tile_rule(m, d, dv, &br, &bc);
+                assert_true(fits == (2 * (d + dv) + 1 <= m));
+                if (!fits)
+                    continue;
+                assert_true(br >= 1 && bc >= 1);
+                assert_true(bc * (d + dv) + br * (d + dv) + br * bc <= m);
+            }
+    /* the paper's own example: 100 KiB of f32 at d = 64 gives 100 keys, 64 queries;
+     * with these the scores no longer fit, so keys make room */
+    assert_true(attn_tile_rule(25600, 64, 64, &br, &bc));
+    assert_int_equal(br, 64);
+    assert_int_equal(bc, 90);
+}
+
+static void which_variant_answers(void **state)
+{
+    static const struct { const char *name; int device; const char *problem, *want; } cases[] = {
+        { "a GPU takes the GPU family", 3, "softmax_fwd:f16,b1,hq32,hkv8,lq512,lk512,d128",
+          "softmax_fwd_tile_gpu" },
+        { "a processor takes its own", 1, "softmax_fwd:f16,b1,hq32,hkv8,lq512,lk512,d128",
+          "softmax_fwd_tile_cpu" },
+        { "the host", 8, "softmax_fwd:f16,b1,hq32,hkv8,lq512,lk512,d128", "softmax_fwd_tile" },
+        { "large heads on the host", 8, "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d576,dv512",
+          "softmax_fwd_tile" },
+        { "larger than any cache", 8, "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d5000",
+          "softmax_fwd_reference" },
+        { "large heads on a GPU", 3, "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d257", NULL },
+        { "a feature of a later version", 8, "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d8,softcap=2",
+          NULL },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_target t = target_of(cases[i].device);
+        attn_problem p;
+        attn_choice c;
+        attn_status st;
+
+        check_ok(attn_problem_parse(&p, cases[i].problem));
+        st = attn_choose(&p, &t, NULL, &c);
+        if (!cases[i].want) {
+            assert_int_equal(st, ATTN_ERR_UNSUPPORTED);
+            for (int v = 0; t.variants[v]; v++)   /* every variant's reason */
+                assert_non_null(strstr(attn_last_error(), t.variants[v]->name));
+        } else if (st != ATTN_OK || strcmp(c.variant->name, cases[i].want)) {
+            fail_msg("%s: want %s, have %s", cases[i].name, cases[i].want,
+                     st == ATTN_OK ? c.variant->name : attn_last_error());
+        }
+    }
+}
+
+/* Window (-1, -1) is no window: the same problem, so the same plan. */
+static void no_window_takes_the_same_path(void **state)
+{
+    const attn_target t = target_of(1);
+    attn_problem with, without;
+    attn_choice a, b;
+
+    (void)state;
+    check_ok(attn_problem_parse(&with, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d8,window=-1:-1"));
+    check_ok(attn_problem_parse(&without, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d8"));
+    assert_memory_equal(&with, &without, sizeof with);
+    check_ok(attn_choose(&with, &t, NULL, &a));
+    check_ok(attn_choose(&without, &t, NULL, &b));
+    assert_memory_equal(&a, &b, sizeof a);
+}
+
+/* What a device teaches rules a variant out, or makes its groups smaller. */
+static void verdicts_count(void **state)
+{
+    attn_target t = target_of(3);
+    attn_problem p;
+    attn_choice c;
+
+    (void)state;
+    check_ok(attn_problem_parse(&p, "softmax_fwd:f32,b1,hq1,hkv1,lq99,lk99,d64"));
+    check_ok(attn_choose(&p, &t, NULL, &c));
+    assert_string_equal(c.variant->name, "softmax_fwd_tile_gpu");
+    t.verdict[0].max_group = c.step[0].block / 4;
+    check_ok(attn_choose(&p, &t, NULL, &c));
+    assert_string_equal(c.variant->name, "softmax_fwd_tile_gpu");
+    assert_true(c.step[0].block <= t.verdict[0].max_group);
+    snprintf(t.verdict[0].denial, sizeof t.verdict[0].denial, "failed its self-test here: x");
+    check_ok(attn_choose(&p, &t, NULL, &c));
+    assert_string_equal(c.variant->name, "softmax_fwd_tile_cpu");
+    check_error(attn_choose(&p, &t, "softmax_fwd_tile_gpu", &c), ATTN_ERR_UNSUPPORTED,
+                "failed its self-test");
+}
+
+static void explanations_name_what_was_not_chosen(void **state)
+{
+    char text[4096];
+    attn_text out = attn_text_in(text, sizeof text);
+    const attn_target t = target_of(1);
+    attn_problem p;
+
+    (void)state;
+    check_ok(attn_problem_parse(&p, "softmax_fwd:f16,b1,hq8,hkv8,lq1024,lk1024,d64,causal"));
+    check_ok(attn_explain(&p, &t, NULL, &out));
+    assert_true(out.len < sizeof text);
+    assert_non_null(strstr(text, "opencl:softmax_fwd_tile_cpu["));
+    assert_non_null(strstr(text, "not        softmax_fwd_tile_gpu: "));
+    assert_non_null(strstr(text, "q, transposed"));
+    assert_non_null(strstr(text, "roofline"));
+    check_error(attn_explain(&p, &t, "fastest", &out), ATTN_ERR_INVALID, "fastest");
+}
+
+static void visible_scores_are_counted(void **state)
+{
+    static const struct { const char *problem; double want; } cases[] = {
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk7,d8", 35 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk7,d8,causal", 15 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk2,d8,causal", 9 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk5,d8,causal,align=br", 9 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk2,d8,causal,align=br", 3 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq6,lk6,d8,window=2:0", 15 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq0,lk6,d8,window=2:0", 0 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk9,d8,causal,offset=-9", 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        attn_problem p;
+        check_ok(attn_problem_parse(&p, cases[i].problem));
+        assert_true(attn_problem_visible(&p) == cases[i].want);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_plan_fits),
+        cmocka_unit_test(there_is_a_plan),
+        cmocka_unit_test(plans_do_not_depend_on_batch_or_heads),
+        cmocka_unit_test(the_starting_tile_keeps_its_budget),
+        cmocka_unit_test(which_variant_answers),
+        cmocka_unit_test(no_window_takes_the_same_path),
+        cmocka_unit_test(verdicts_count),
+        cmocka_unit_test(explanations_name_what_was_not_chosen),
+        cmocka_unit_test(visible_scores_are_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

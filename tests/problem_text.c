@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/problem_text.c: problems as text: round trip, canonical form, positions. */
+#include "tests/check.h"
+
+#include <string.h>
+
+#include <attn/attn.h>
+
+static void canonical_texts_come_back_as_they_are(void **state)
+{
+    static const char *const texts[] = {
+        "softmax_fwd:f16,b1,hq32,hkv8,lq512,lk512,d128,causal,align=br",
+        "softmax_fwd:f32,b0,hq0,hkv0,lq0,lk0,d1",
+        "softmax_fwd:bf16,b2,hq4,hkv2,lq7,lk9,d40,dv24,causal,offset=-3,window=5:-1,"
+        "scale=-0.25,lens,lse,layout=16:4:any:2",
+        "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk1,d256,window=0:0,scale=0,softcap=50,layout=any",
+        "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk1,d8,scale=0.100000001",
+        "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk1,d8,layout=8",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        attn_softmax_desc desc;
+        char text[256];
+        size_t len = 0;
+
+        check_ok(attn_softmax_parse(texts[i], &desc));
+        check_ok(attn_softmax_text(&desc, text, sizeof text, &len));
+        assert_string_equal(text, texts[i]);
+        assert_int_equal(len, strlen(texts[i]));
+    }
+}
+
+static void fields_in_any_order_become_canonical(void **state)
+{
+    static const struct { const char *name, *text, *want; } cases[] = {
+        { "any order", "softmax_fwd:causal,d8,lk4,lq4,hkv1,hq1,b1,f32",
+          "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,causal" },
+        { "defaults vanish",
+          "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,dv8,align=tl,offset=0,window=-1:-1,softcap=0,"
+          "layout=16",
+          "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8" },
+        { "one element of f32 is four bytes",
+          "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,layout=2",
+          "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,layout=4" },
+        { "four equal classes are one",
+          "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,layout=8:8:8:8",
+          "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,layout=8" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        attn_softmax_desc desc;
+        char text[256];
+
+        check_ok(attn_softmax_parse(cases[i].text, &desc));
+        check_ok(attn_softmax_text(&desc, text, sizeof text, NULL));
+        assert_string_equal(text, cases[i].want);
+    }
+}
+
+static void what_is_no_problem_is_named_with_its_position(void **state)
+{
+#define GOOD "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8"
+    static const struct { const char *text, *says; } cases[] = {
+        { "", "position 0" },
+        { "softmax", "\"softmax_fwd:\" first" },
+        { "linear_fwd:f32", "position 0" },
+        { "softmax_fwd:", "position 12" },
+        { "softmax_fwd:f32", "lacks b" },
+        { "softmax_fwd:b1,hq1,hkv1,lq4,lk4,d8", "lacks a type" },
+        { GOOD ",", "position 39" },
+        { GOOD ",nonsense", "position 39: \"nonsense\"" },
+        { GOOD ",causalx", "position 39" },
+        { GOOD ",f16", "each field once" },
+        { GOOD ",b2", "each field once" },
+        { GOOD ",causal,causal", "position 46" },
+        { GOOD ",dv0", "not 0" },
+        { GOOD ",dv1x", "dv and an integer" },
+        { GOOD ",dv", "position 39" },
+        { GOOD ",align=up", "align=br" },
+        { GOOD ",offset=", "offset=INTEGER" },
+        { GOOD ",offset=1.5", "offset=INTEGER" },
+        { GOOD ",offset= 1", "offset=INTEGER" },
+        { GOOD ",offset=99999999999999999999", "offset=INTEGER" },
+        { GOOD ",window=1", "LEFT:RIGHT" },
+        { GOOD ",window=1:", "LEFT:RIGHT" },
+        { GOOD ",window=1:2:3", "LEFT:RIGHT" },
+        { GOOD ",scale=one", "scale=NUMBER" },
+        { GOOD ",layout=3", "CLASS" },
+        { GOOD ",layout=16:16", "CLASS" },
+        { GOOD ",layout=16:16:16:16:16", "CLASS" },
+        { GOOD ",mask", "position 39: \"mask\"" },
+        { GOOD " ", "d and an integer" },
+        /* the rules of the descriptor hold for texts too */
+        { GOOD ",scale=nan", "scale = nan" },
+        { GOOD ",softcap=-1", "softcap = -1" },
+        { GOOD ",window=-2:0", "window_left = -2" },
+        { "softmax_fwd:f32,b-1,hq1,hkv1,lq4,lk4,d8", "batch = -1" },
+        { "softmax_fwd:f32,b1,hq3,hkv2,lq4,lk4,d8", "heads_q = 3" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        attn_softmax_desc desc = { .size = 77 };
+
+        check_error(attn_softmax_parse(cases[i].text, &desc), ATTN_ERR_INVALID, cases[i].says);
+        assert_int_equal(desc.size, 77);   /* not written on failure */
+    }
+#undef GOOD
+}
+
+static void short_buffers_cut_the_text(void **state)
+{
+    attn_softmax_desc desc;
+    char text[8];
+    size_t len = 0;
+
+    (void)state;
+    check_ok(attn_softmax_parse("softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8", &desc));
+    check_ok(attn_softmax_text(&desc, text, sizeof text, &len));
+    assert_string_equal(text, "softmax");
+    assert_int_equal(len, 38);
+    check_ok(attn_softmax_text(&desc, NULL, 0, &len));
+    assert_int_equal(len, 38);
+    check_error(attn_softmax_text(&desc, NULL, 5, &len), ATTN_ERR_INVALID, "text is NULL");
+    check_error(attn_softmax_parse(NULL, &desc), ATTN_ERR_INVALID, "text is NULL");
+    check_error(attn_softmax_parse("x", NULL), ATTN_ERR_INVALID, "desc is NULL");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(canonical_texts_come_back_as_they_are),
+        cmocka_unit_test(fields_in_any_order_become_canonical),
+        cmocka_unit_test(what_is_no_problem_is_named_with_its_position),
+        cmocka_unit_test(short_buffers_cut_the_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

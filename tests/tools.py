@@ -1,0 +1,416 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Tests of attn-info and attn-run: the contract, bad input, results.
+
+usage: tools.py TOOLS [unittest arguments]    TOOLS: the folder with the built tools
+
+Results are held against a small reference in Python's doubles, on every device
+that attn-info lists.
+"""
+import math
+import os
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+
+from reference import attention, from_file, npy_read, round_to
+from tool_case import TOOLS, Case, devices, tools_json
+from tool_refusals import Common, Refusals
+
+
+class Info(Case):
+    NUMBERS = ('compute_units', 'fast_bytes', 'max_group', 'subgroup', 'vector_width',
+               'memory_bytes', 'max_alloc_bytes', 'clock_mhz')
+    PROBLEM = 'softmax_fwd:f32,b1,hq2,hkv2,lq16,lk16,d32,causal'
+
+    def test_host_is_always_there(self):
+        run = self.tool('attn-info', env={'ATTN_OPENCL_LIB': '/nowhere/libOpenCL.so'})
+        self.assertEqual((run.status, run.err), (0, ''))
+        self.assertRegex(run.out, r'(?m)^host +1 device$')
+        self.assertRegex(run.out, r'(?m)^host$')
+        self.assertRegex(run.out, r'(?m)^opencl +0 devices: \S')
+
+    def test_json(self):
+        run = self.tool('attn-info', '--json')
+        self.assertEqual((run.status, run.err), (0, ''))
+        all = run.json()
+        names = [b['name'] for b in all['backends']]
+        self.assertIn('host', names)
+        self.assertEqual(sum(b['devices'] for b in all['backends']), len(all['devices']))
+        for b in all['backends']:
+            self.assertTrue(b['devices'] or b['reason'], b)
+        for d in all['devices']:
+            self.assertIn(d['selector'].split(':')[0], names)
+            self.assertIn(d['kind'], ('host', 'CPU', 'GPU', 'other'))
+            self.assertTrue(d['name'])
+            for number in self.NUMBERS:
+                self.assertGreaterEqual(d[number], 0, number)
+
+    def test_one_device(self):
+        one = self.tool('attn-info', '--device', 'host', '--json').json()
+        self.assertEqual([d['selector'] for d in one['devices']], ['host'])
+        self.assertRegex(self.tool('attn-info', '--device', 'host').out, r'(?m)^host$')
+        self.refused(self.tool('attn-info', '--device', 'abacus'), 2, 'abacus')
+        self.refused(self.tool('attn-info', '--device', 'opencl:999'), 3, '--device',
+                     'opencl:999')
+
+    def test_device_from_the_environment(self):
+        args = ('attn-info', '--explain', self.PROBLEM, '--json')
+        run = self.tool(*args, env={'ATTN_DEVICE': 'host'})
+        self.assertEqual(run.json()['device'], 'host')
+        self.refused(self.tool('attn-info', '--explain', self.PROBLEM,
+                               env={'ATTN_DEVICE': 'abacus'}), 2, 'ATTN_DEVICE', 'abacus')
+
+    def test_explain(self):
+        run = self.tool('attn-info', '--explain', self.PROBLEM, '--device', 'host')
+        self.assertEqual((run.status, run.err), (0, ''))
+        self.assertIn(self.PROBLEM, run.out)
+        self.assertIn('host:softmax_fwd_', run.out)
+        all = self.tool('attn-info', '--explain', self.PROBLEM, '--device', 'host',
+                        '--json').json()
+        self.assertEqual(all['problem'], self.PROBLEM)
+        self.assertEqual(all['variant'],
+                         [v['name'] for v in all['variants'] if v['applicable']][0])
+        self.assertIn(all['variant'], all['explanation'])
+        for v in all['variants']:
+            self.assertEqual(v['applicable'], v['reason'] is None, v)
+            self.assertIn(v['name'], all['explanation'])
+
+    def test_explain_with_a_variant(self):
+        run = self.tool('attn-info', '--explain', self.PROBLEM, '--device', 'host',
+                        '--variant', 'softmax_fwd_reference')
+        self.assertEqual(run.status, 0)
+        self.assertIn('host:softmax_fwd_reference', run.out)
+        run = self.tool('attn-info', '--explain', self.PROBLEM, '--device', 'host',
+                        '--variant', 'softmax_fwd_magic')
+        self.refused(run, 2, 'softmax_fwd_magic', 'softmax_fwd_reference')
+        self.refused(self.tool('attn-info', '--variant', 'x'), 2, '--explain')
+
+    def test_explain_what_nothing_takes(self):
+        capped = self.PROBLEM + ',softcap=5'
+        run = self.tool('attn-info', '--explain', capped, '--device', 'host')
+        self.assertEqual(run.status, 3)
+        self.assertIn('softcap', run.out)
+        self.assertRegex(run.err, r'\Aattn-info: [^\n]*softcap[^\n]*\n\Z')
+        run = self.tool('attn-info', '--explain', capped, '--device', 'host', '--json')
+        self.assertEqual(run.status, 3)
+        self.assertIsNone(run.json()['variant'])
+
+    def test_bad_problems(self):
+        for text in ('', 'softmax_fwd', 'softmax_fwd:f32,b1', self.PROBLEM + ',magic',
+                     self.PROBLEM.replace('hq2', 'hq3'), self.PROBLEM + ',causal'):
+            self.refused(self.tool('attn-info', '--explain', text), 2, '--explain')
+
+
+# --- attn-run: results ----------------------------------------------------------
+
+NORM = {'f32': 2e-6, 'f16': 1e-3, 'bf16': 8e-3}
+
+
+class Arrays(Case):
+    """Runs attn-run on random arrays and holds the result against the reference."""
+
+    def command(self, q, k, v, layout='bhld', kind='f32', descr='<f4', rank=4, lens=None,
+                lens_descr='<i4', **opts):
+        """Writes the files; returns the arguments and the reference's."""
+        args = ['attn-run', 'softmax', '--device', opts.pop('device', 'host')]
+        rounded = []
+        for name, array in (('q', q), ('k', k), ('v', v)):
+            shape, values = array.in_file_order(layout)
+            if descr == '<f4':
+                values = [round_to('f32', x) for x in values]
+            if descr == '<f2':
+                values = [round_to('f16', x) for x in values]
+            self.save(name + '.npy', descr, shape[4 - rank:], values)
+            args += ['--' + name, name + '.npy']
+            rounded.append(from_file(shape, [round_to(kind, x) for x in values], layout))
+        args += ['--type', kind, '--layout', layout, '--out', 'o.npy', '--lse', 'lse.npy']
+        causal = opts.pop('causal', False)
+        align = opts.pop('align', None)
+        for name, value in opts.items():
+            text = f'{value[0]},{value[1]}' if name == 'window' else str(value)
+            args += ['--' + name, text]
+        if causal:
+            args += ['--causal', align or 'top-left']
+        elif align:
+            args += ['--align', align]
+        if lens is not None:
+            self.save('lens.npy', lens_descr, [len(lens)], lens)
+            args += ['--kv-lens', 'lens.npy']
+        opts.pop('variant', None)
+        if 'scale' in opts:
+            opts['scale'] = round_to('f32', opts['scale'])
+        return args, rounded, dict(opts, causal=causal, align=align or 'top-left',
+                                   lens=lens)
+
+    def check(self, kind, layout, got, want, lse, largest):
+        """Each (batch, head) within the tolerance of its type, and the LSE."""
+        _, heads, length, dv = want.size
+        got_lse = npy_read(self.path('lse.npy'))[2]
+        for n, most in enumerate(largest):
+            b, h = divmod(n, heads)
+            x = [y for i in range(length) for y in got.row(b, h, i)]
+            y = [z for i in range(length) for z in want.row(b, h, i)]
+            norm = math.sqrt(math.fsum(z * z for z in y))
+            error = math.sqrt(math.fsum((a - z) ** 2 for a, z in zip(x, y)))
+            self.assertLessEqual(error, (NORM[kind] + 4 * 2 ** -24 * most) * norm, (b, h))
+            for i in range(length):
+                a, z = got_lse[n * length + i], lse[n * length + i]
+                if math.isinf(z):
+                    self.assertEqual(a, z)
+                    continue
+                slack = (1e-5 * abs(z) + 1e-6 if kind == 'f32' else 1e-3 + 1e-6 * abs(z))
+                self.assertLessEqual(abs(a - z), slack + 4 * 2 ** -24 * most)
+
+    def compare(self, q, k, v, **opts):
+        kind, layout = opts.get('kind', 'f32'), opts.get('layout', 'bhld')
+        rank = opts.get('rank', 4)
+        args, rounded, reference = self.command(q, k, v, **opts)
+        run = self.tool(*args)
+        self.assertEqual((run.status, run.out, run.err), (0, '', ''))
+        want, lse, largest = attention(*rounded, **reference)
+        descr, shape, values = npy_read(self.path('o.npy'))
+        self.assertEqual(descr, '<f2' if kind == 'f16' else '<f4')
+        self.assertEqual(shape, tuple(want.in_file_order(layout)[0][4 - rank:]))
+        got = from_file(shape, values, layout)
+        if kind == 'bf16':
+            for x in values:
+                self.assertEqual(x, round_to('bf16', x))
+        self.check(kind, layout, got, want, lse, largest)
+        descr, shape, _ = npy_read(self.path('lse.npy'))
+        self.assertEqual(descr, '<f4')
+        self.assertEqual(shape, want.size[:3][4 - rank:] if (rank, layout) != (2, 'blhd')
+                         else want.size[1:2])
+
+    def arrays(self, b=2, hq=4, hkv=2, lq=5, lk=9, d=8, dv=8):
+        return (self.random_array((b, hq, lq, d), 2), self.random_array((b, hkv, lk, d)),
+                self.random_array((b, hkv, lk, dv)))
+
+
+class Softmax(Arrays):
+    def test_types_and_layouts(self):
+        for kind in ('f32', 'f16', 'bf16'):
+            for layout in ('bhld', 'blhd'):
+                for descr in ('<f4', '<f2', '<f8'):
+                    with self.subTest(kind=kind, layout=layout, descr=descr):
+                        self.compare(*self.arrays(), kind=kind, layout=layout, descr=descr)
+
+    def test_features(self):
+        for name, opts in (
+                ('causal', {'causal': True}),
+                ('causal, bottom-right', {'causal': True, 'align': 'bottom-right'}),
+                ('causal behind a cache', {'causal': True, 'offset': 3}),
+                ('negative offset', {'causal': True, 'offset': -2}),
+                ('window', {'window': (1, 2)}),
+                ('window, open left', {'window': (-1, 1)}),
+                ('window, bottom-right', {'window': (2, 0), 'align': 'bottom-right'}),
+                ('everything', {'causal': True, 'align': 'bottom-right', 'window': (3, 5),
+                                'scale': 0.3, 'lens': [9, 4]}),
+                ('scale', {'scale': 0.25}), ('scale 0', {'scale': 0}),
+                ('negative scale', {'scale': -0.5}),
+                ('lengths', {'lens': [9, 0]}),
+                ('lengths in 64 bits', {'lens': [3, 9], 'lens_descr': '<i8'})):
+            with self.subTest(name):
+                self.compare(*self.arrays(), **opts)
+
+    def test_shapes(self):
+        for sizes in ({'lq': 1, 'lk': 1}, {'d': 5, 'dv': 3}, {'d': 33, 'dv': 17},
+                      {'hq': 6, 'hkv': 1, 'lk': 130}, {'b': 3, 'hq': 1, 'hkv': 1},
+                      {'lk': 0}, {'lq': 0}, {'b': 0}, {'hq': 0, 'hkv': 0}):
+            for layout in ('bhld', 'blhd'):
+                with self.subTest(sizes=sizes, layout=layout):
+                    self.compare(*self.arrays(**sizes), layout=layout)
+
+    def test_ranks(self):
+        for layout in ('bhld', 'blhd'):
+            with self.subTest(rank=3, layout=layout):
+                self.compare(*self.arrays(b=1), rank=3, layout=layout)
+        self.compare(*self.arrays(b=1, hq=1, hkv=1), rank=2)
+        self.compare(*self.arrays(b=1, lq=1, lk=1), rank=2, layout='blhd')
+
+    def test_ranks_may_differ(self):
+        q, k, v = self.arrays(b=1, hq=1, hkv=1)
+        args, _, _ = self.command(q, k, v)
+        self.assertEqual(self.tool(*args).status, 0)
+        want = npy_read(self.path('o.npy'))[2]
+        self.save('q.npy', '<f4', q.size[2:], [round_to('f32', x) for x in q.values])
+        self.assertEqual(self.tool(*args).status, 0)
+        descr, shape, values = npy_read(self.path('o.npy'))
+        self.assertEqual((descr, shape, values), ('<f4', q.size[2:], want))
+
+    def test_every_device_and_variant(self):
+        text = 'softmax_fwd:{},b2,hq4,hkv2,lq5,lk9,d8,causal,lse'
+        for device in devices():
+            for kind in ('f32', 'f16', 'bf16'):
+                listed = tools_json('attn-info', '--json', '--device', device, '--explain',
+                                    text.format(kind))['variants']
+                for v in listed:
+                    for layout in ('bhld', 'blhd') if v['applicable'] else ():
+                        with self.subTest(device=device, kind=kind, variant=v['name']):
+                            self.compare(*self.arrays(), device=device, kind=kind,
+                                         layout=layout, causal=True, variant=v['name'])
+
+    def test_rounding_once(self):
+        """A double goes to the computing type in one step, not through f32."""
+        for kind, bits in (('f16', 11), ('bf16', 8)):
+            tie = 1 + 2.0 ** -bits
+            values = [tie, tie + 2.0 ** -40, tie - 2.0 ** -40, -tie - 2.0 ** -40,
+                      1 + 3 * 2.0 ** -bits, 2.0 ** -20 / 3, 0.0, -0.0]
+            for name, v in (('q', [1.0] * 8), ('k', [1.0] * 8), ('v', values)):
+                self.save(name + '.npy', '<f8', [1, 8], v)
+            run = self.tool('attn-run', 'softmax', '--q', 'q.npy', '--k', 'k.npy', '--v',
+                            'v.npy', '--out', 'o.npy', '--type', kind, '--device', 'host')
+            self.assertEqual(run.status, 0, run.err)
+            self.assertEqual(npy_read(self.path('o.npy'))[2],
+                             [round_to(kind, x) for x in values])
+
+    def test_rounding_out_of_range(self):
+        big = [65520.0, 65519.9, 1e300, -1e300, math.inf, 1e-300, 5e-8, 1e-8]
+        for name, v in (('q', [1.0] * 8), ('k', [1.0] * 8), ('v', big)):
+            self.save(name + '.npy', '<f8', [1, 8], v)
+        run = self.tool('attn-run', 'softmax', '--q', 'q.npy', '--k', 'k.npy', '--v',
+                        'v.npy', '--out', 'o.npy', '--type', 'f16', '--device', 'host')
+        self.assertEqual(run.status, 0, run.err)
+        self.assertEqual(npy_read(self.path('o.npy'))[2],
+                         [math.inf, 65504.0, math.inf, -math.inf, math.inf, 0.0, 2.0 ** -24,
+                          0.0])
+
+    def test_default_type_is_that_of_q(self):
+        q, k, v = self.arrays()
+        for descr, want in (('<f4', '<f4'), ('<f2', '<f2')):
+            args, _, _ = self.command(q, k, v, descr=descr)
+            at = args.index('--type')
+            del args[at:at + 2]
+            self.assertEqual(self.tool(*args).status, 0)
+            self.assertEqual(npy_read(self.path('o.npy'))[0], want)
+
+    def test_outputs_alone(self):
+        q, k, v = self.arrays()
+        args, _, _ = self.command(q, k, v)
+        self.assertEqual(self.tool(*args).status, 0)
+        both = [npy_read(self.path(n)) for n in ('o.npy', 'lse.npy')]
+        for option, file, want in (('--lse', 'o.npy', both[0]),
+                                   ('--out', 'lse.npy', both[1])):
+            one = list(args)
+            at = one.index(option)
+            del one[at:at + 2]
+            for name in ('o.npy', 'lse.npy'):
+                os.remove(self.path(name))
+            self.assertEqual(self.tool(*one).status, 0)
+            self.assertEqual(npy_read(self.path(file)), want)
+            self.assertEqual(sum(n in ('o.npy', 'lse.npy')
+                                 for n in os.listdir(self.folder.name)), 1)
+            self.assertEqual(self.tool(*args).status, 0)
+
+    def test_poison_behind_the_lengths(self):
+        q, k, v = self.arrays()
+        args, _, _ = self.command(q, k, v, lens=[4, 6])
+        self.assertEqual(self.tool(*args).status, 0)
+        want = npy_read(self.path('o.npy'))[2]
+        for name, array in (('k', k), ('v', v)):
+            values = [round_to('f32', x) for x in array.values]
+            b, h, l, d = array.size
+            for n in range(b * h):
+                for j in range([4, 6][n // h], l):
+                    values[(n * l + j) * d:(n * l + j + 1) * d] = [math.nan] * d
+            self.save(name + '.npy', '<f4', array.size, values)
+        self.assertEqual(self.tool(*args).status, 0)
+        self.assertEqual(npy_read(self.path('o.npy'))[2], want)
+
+    def test_pipes(self):
+        q, k, v = self.arrays()
+        args, _, _ = self.command(q, k, v)
+        self.assertEqual(self.tool(*args).status, 0)
+        with open(self.path('o.npy'), 'rb') as file:
+            want = file.read()
+        args[args.index('o.npy')] = '/dev/stdout'
+        run = self.tool(*args, text=False)
+        self.assertEqual((run.status, run.out), (0, want))
+
+
+# --- attn-run: repeated runs, explanations --------------------------------------
+
+class Reports(Arrays):
+    def test_repeat(self):
+        for device in devices():
+            with self.subTest(device):
+                args, _, _ = self.command(*self.arrays(), device=device, layout='blhd',
+                                          lens=[9, 5])
+                self.assertEqual(self.tool(*args).status, 0)
+                plain = [npy_read(self.path(n)) for n in ('o.npy', 'lse.npy')]
+                run = self.tool(*args, '--repeat', 5)
+                self.assertEqual((run.status, run.err), (0, ''))
+                self.assertRegex(run.out, r'(?m)^median .* ms of 5 runs')
+                self.assertIn('softmax_fwd:f32', run.out)
+                self.assertEqual([npy_read(self.path(n)) for n in ('o.npy', 'lse.npy')],
+                                 plain)
+
+    def test_json(self):
+        for device in devices():
+            args, _, _ = self.command(*self.arrays(), device=device)
+            run = self.tool(*args, '--json', '--repeat', 4)
+            self.assertEqual((run.status, run.err), (0, ''))
+            all = run.json()
+            self.assertEqual(all['device'], device)
+            self.assertTrue(all['plan'].startswith(device.split(':')[0] + ':softmax_fwd_'))
+            self.assertEqual((all['runs'], len(all['times_ns'])), (4, 4))
+            self.assertLessEqual(min(all['times_ns']), all['median_ns'])
+            self.assertLessEqual(all['median_ns'], max(all['times_ns']))
+            self.assertIs(all['same_bits'], True)
+            self.assertEqual(all['files'], {'q': 'q.npy', 'k': 'k.npy', 'v': 'v.npy',
+                                            'out': 'o.npy', 'lse': 'lse.npy'})
+            self.assertEqual(self.tool(*args, '--json').json()['runs'], 1)
+
+    def test_json_of_odd_names(self):
+        args, _, _ = self.command(*self.arrays())
+        name = b'o\xff"\\\xc3\xa9.npy'
+        args[args.index('o.npy')] = os.fsdecode(name)
+        run = self.tool(*args, '--json')
+        self.assertEqual(run.status, 0, run.err)
+        self.assertEqual(run.json()['files']['out'], 'o\ufffd"\\\u00e9.npy')
+        self.assertTrue(os.path.exists(os.path.join(os.fsencode(self.folder.name), name)))
+
+    def test_explain(self):
+        args, _, _ = self.command(*self.arrays(), causal=True)
+        only = [a for a in args if a not in ('--out', 'o.npy', '--lse', 'lse.npy')]
+        run = self.tool(*only, '--explain')
+        self.assertEqual((run.status, run.err), (0, ''))
+        self.assertIn('softmax_fwd:f32,b2,hq4,hkv2,lq5,lk9,d8,causal', run.out)
+        self.assertNotIn('o.npy', os.listdir(self.folder.name))
+        self.refused(self.tool(*only, '--explain', '--repeat', 2), 2, '--repeat')
+        run = self.tool(*args, '--explain')
+        self.assertEqual(run.status, 0)
+        self.assertIn('host:softmax_fwd_', run.out)
+        self.assertIn('o.npy', os.listdir(self.folder.name))
+        all = self.tool(*args, '--explain', '--json').json()
+        self.assertIn(all['variant'], all['plan'])
+        self.assertIn(all['plan'].split(' ')[0], all['explanation'])
+        self.assertIn(all['plan'].split(' ')[1], all['explanation'])
+
+    def test_variants(self):
+        args, _, _ = self.command(*self.arrays())
+        run = self.tool(*args, '--variant', 'softmax_fwd_reference', '--json')
+        self.assertIn('softmax_fwd_reference', run.json()['plan'])
+        for more in ([], ['--json'], ['--explain'], ['--repeat', '2']):
+            self.refused(self.tool(*args, '--variant', 'softmax_fwd_magic', *more), 2,
+                         'softmax_fwd_magic', 'softmax_fwd_reference')
+
+    def test_a_variant_that_says_no(self):
+        """Every device's variants, against problems some of them refuse."""
+        for device in devices():
+            args, _, _ = self.command(*self.arrays(d=300, dv=300, lk=3), device=device)
+            listed = tools_json('attn-info', '--json', '--device', device, '--explain',
+                                'softmax_fwd:f32,b2,hq4,hkv2,lq5,lk3,d300,lse')['variants']
+            for v in listed:
+                if not v['applicable']:
+                    self.refused(self.tool(*args, '--variant', v['name']), 3, v['name'],
+                                 v['reason'])
+
+
+if __name__ == '__main__':
+    if len(sys.argv) < 2 or not os.path.isdir(sys.argv[1]):
+        print(__doc__.split('\n\n')[1], file=sys.stderr)
+        sys.exit(2)
+    TOOLS[0] = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
