@@ -25,6 +25,8 @@ static attn_status lying_kernel(attn_device *dev, const attn_step *step,
 
     if (fault.limits && !strcmp(fault.limits, step->kernel))
         *max_group = fault.limit;
+    if (!*max_group)
+        attn_fail(ATTN_ERR_DEVICE, "its kernel wants more than there is");
     return st;
 }
 
@@ -126,6 +128,7 @@ static void a_kernel_that_fits_no_group_is_left_out(void **state)
     fault.limit = 0;
     check_ok(attn_plan_parse(ctx, problem, &plan));
     assert_string_equal(plan->choice.variant->name, "softmax_fwd_reference");
+    assert_string_equal(ctx->target.verdict[0].denial, "its kernel wants more than there is");
     attn_plan_destroy(&plan);
     attn_ctx_destroy(&ctx);
 }

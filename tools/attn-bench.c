@@ -337,9 +337,9 @@ static void print_header(const attn_device_info *info, const gemm *yardstick,
 
     for (size_t i = 0; i < r->n; i++)
         best = fmax(best, r->item[i].gemm_gflop_s);
-    printf("%s: %s, %s\n", info->selector, info->name,
+    printf("%s: %s, %.60s\n", info->selector, info->name,
            info->isa[0] ? info->isa : info->platform);
-    if (yardstick->name[0])
+    if (yardstick->name[0] && best > 0)
         printf("sgemm of size %d: %.1f GFLOP/s at best (%s)\n", GEMM_SIZE, best,
                yardstick->name);
     else if (yardstick->absent[0])

@@ -209,9 +209,9 @@ static void take_misuse(void *to, const char *name, const char *wrong)
     m->start = timing_now();
 }
 
-static void run_all(report *r, const settings *s, attn_ctx *oracle)
+static void run_all(report *r, const settings *s, attn_ctx *truth)
 {
-    const validation v = { .report = r, .oracle = oracle, .only = s->only,
+    const validation v = { .report = r, .oracle = truth, .only = s->only,
                            .n_only = s->n_only };
 
     for (int d = 0; d < r->n_devices; d++) {
@@ -259,7 +259,7 @@ int main(int argc, char **argv)
     cli_common common;
     settings s;
     report r = { 0 };
-    attn_ctx *oracle = NULL;
+    attn_ctx *truth = NULL;
     attn_status st;
     int status = read_settings(argc, argv, &common, &s);
 
@@ -270,7 +270,7 @@ int main(int argc, char **argv)
     r.rounds = (int)s.rounds;
     r.repeat = (int)s.repeat;
     r.max_work = s.max_work;
-    if ((st = attn_ctx_create("host", &oracle)) != ATTN_OK) {
+    if ((st = attn_ctx_create("host", &truth)) != ATTN_OK) {
         status = cli_fail_attn(st, "the oracle");
         goto done;
     }
@@ -278,14 +278,14 @@ int main(int argc, char **argv)
     if (status == CLI_GO)
         status = check_only(&r, &s);
     if (status == CLI_GO) {
-        run_all(&r, &s, oracle);
+        run_all(&r, &s, truth);
         status = tell(&r, &s, &common);
     }
 
 done:
     for (int d = 0; d < r.n_devices; d++)
         attn_ctx_destroy(&r.device[d].ctx);
-    attn_ctx_destroy(&oracle);
+    attn_ctx_destroy(&truth);
     report_free(&r);
     free(r.device);
     cases_free(&s.cases);

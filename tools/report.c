@@ -38,12 +38,12 @@ void report_free(report *r)
     r->n = r->room = 0;
 }
 
-size_t report_count(const report *r, outcome outcome)
+size_t report_count(const report *r, outcome which)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < r->n; i++)
-        n += r->record[i].outcome == outcome;
+        n += r->record[i].outcome == which;
     return n;
 }
 
@@ -180,7 +180,7 @@ static void print_failures(const report *r, table_style style)
 }
 
 /* Refusals and skips, one line for each reason. */
-static void print_reasons(const report *r, outcome outcome, const char *name,
+static void print_reasons(const report *r, outcome which, const char *name,
                           table_style style)
 {
     static const char *const heads[] = { "device", "variant", "problems", "why", "such as" };
@@ -191,11 +191,11 @@ static void print_reasons(const report *r, outcome outcome, const char *name,
         const record *one = &r->record[i];
         size_t same = 0;
 
-        if (one->outcome != outcome || told[i])
+        if (one->outcome != which || told[i])
             continue;
         for (size_t k = i; k < r->n; k++) {
             const record *other = &r->record[k];
-            if (other->outcome != outcome || other->device != one->device ||
+            if (other->outcome != which || other->device != one->device ||
                 strcmp(other->variant, one->variant) ||
                 strcmp(other->what ? other->what : "", one->what ? one->what : ""))
                 continue;

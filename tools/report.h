@@ -78,7 +78,7 @@ void report_add(report *r, const record *one);
 /* The tallies, in order of first appearance; *n of them, to be freed. NULL: no memory. */
 tally *report_tally(const report *r, size_t *n);
 
-size_t report_count(const report *r, outcome outcome);
+size_t report_count(const report *r, outcome which);
 
 /* For people or as Markdown, on stdout. */
 void report_print(const report *r, table_style style);

@@ -15,6 +15,12 @@
 #ifndef BC
 #define BC 64    /* keys of a step */
 #endif
+#ifndef PACK_K
+#define PACK_K 0    /* 1: f32 keys with stride 1 go through scratch too */
+#endif
+#ifndef PACK_V
+#define PACK_V 0    /* 1: ... values */
+#endif
 #include "common/params.h"
 #include "common/types.clh"
 #include "common/address.clh"
@@ -29,9 +35,9 @@
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
 
-/* f32 rows are read where they are, all others through f32 scratch. */
-#define K_DIRECT (TYPE == TYPE_F32 && CONTIG_K)
-#define V_DIRECT (TYPE == TYPE_F32 && CONTIG_V)
+/* Rows of keys and values are read where they are, or through f32 scratch. */
+#define K_DIRECT (TYPE == TYPE_F32 && CONTIG_K && !PACK_K)
+#define V_DIRECT (TYPE == TYPE_F32 && CONTIG_V && !PACK_V)
 #if K_DIRECT
 #define K_SPACE __global
 #define K_ROWS(p, scratch) ((const __global float *)(p)->k)

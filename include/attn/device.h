@@ -81,8 +81,8 @@ ATTN_API attn_status attn_device_list(attn_device_info *out, size_t cap, size_t 
  *
  * These environment variables are read here and nowhere else: ATTN_DEVICE,
  * ATTN_CACHE (0: no kernel cache on disk), ATTN_CACHE_DIR, XDG_CACHE_HOME, HOME,
- * ATTN_OPENCL_LIB (the OpenCL loader's full name; also read by the two list
- * functions). Threads: safe. */
+ * ATTN_OPENCL_LIB (full name or folder of the OpenCL loader; also read by the two
+ * list functions). Threads: safe. */
 ATTN_API attn_status attn_ctx_create(const char *selector, attn_ctx **out);
 
 /* Waits for the context's own queue, frees everything it holds and sets *ctx to

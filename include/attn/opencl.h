@@ -38,7 +38,8 @@ ATTN_API attn_tensor attn_tensor_cl(cl_mem memory, int64_t offset, attn_type typ
  *   done    receives an event that completes with the work, owned by the
  *           caller; or NULL
  *
- * Nothing is flushed and nothing waits. If there is nothing to compute, `done`
+ * Nothing is flushed and nothing waits: flush the queue before another queue
+ * waits for `done`, as OpenCL asks. If there is nothing to compute, `done`
  * completes after the wait list. Threads: safe. */
 ATTN_API attn_status attn_execute_opencl(const attn_plan *plan, const attn_args *args,
                                          cl_command_queue queue, cl_uint n_wait,

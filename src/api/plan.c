@@ -46,8 +46,7 @@ static attn_status prepare(attn_ctx *ctx, attn_plan *plan, bool *again)
             return st;
         if (c->step[i].block > limit) {
             if (limit < 1)
-                snprintf(verdict->denial, sizeof verdict->denial,
-                         "its kernel fits no work-group of this device");
+                snprintf(verdict->denial, sizeof verdict->denial, "%.119s", attn_last_error());
             verdict->max_group = attn_max(limit, 1);
             *again = true;
             return ATTN_OK;

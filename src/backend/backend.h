@@ -66,7 +66,8 @@ typedef struct attn_backend {
 
     /* Context lock held; may compile. *max_group receives the largest group that
      * this kernel can be launched with here: if step->block is larger the kernel
-     * must not be launched, and the planner chooses again. */
+     * must not be launched, and the planner chooses again. 0: with none; then
+     * attn_fail() has been called with the reason, though the status is ATTN_OK. */
     attn_status (*kernel)(attn_device *dev, const attn_step *step, const attn_kernel **out,
                           int64_t *max_group);
 

@@ -4,7 +4,8 @@
  *
  * Computes  O and LSE as written in include/attn/softmax.h
  * Method    online softmax (papers there): fold key tiles into the row state
- *           (m, l, o); queries lie along the lanes, see host/panel.h
+ *           (m, l, o); queries lie along the lanes, see host/panel.h;
+ *           the arithmetic is in host/panel_fold.h
  * Units     ceil(Lq / tile_q) * B * Hq, the last queries (under a causal rule the
  *           longest) first, handed out one by one to the threads
  * Key range exactly the keys that a query of the tile sees: other rows of K and V
@@ -19,7 +20,8 @@
  *               K [rows][D]
  *           = roundup(tile_q, panel) * (D + Dv8 + 2) + rows * (panel + D + Dv8) + 5 * Dv8
  *           (4 rows more: a power of two between blocks would share few cache sets)
- * Tunables  LANES, NV, MR (host/panel.h), set per level by src/host/meson.build
+ * Tunables  LANES, NV (2 or 3), MR (4 or 8): f32 lanes, vectors of a panel, rows or
+ *           values per register block; set per level by src/host/meson.build
  * Bits      of a row depend on its query, the keys it sees and tile_k: not on B, H,
  *           Lq, tile_q, strides or the number of threads. Wants -ffp-contract=fast (gcc
  *           turns contraction off with -std=c11)
@@ -37,6 +39,20 @@
 #include "host/panel.h"
 #include "host/range.h"
 #include "host/row.h"
+
+#define VECTORS 1
+#include "host/panel_fold.h"
+#undef VECTORS
+#define VECTORS 2
+#include "host/panel_fold.h"
+#undef VECTORS
+#if NV == 3
+#define VECTORS 3
+#include "host/panel_fold.h"
+static panel_fold_fn *const folds[NV] = { panel_fold_1, panel_fold_2, panel_fold_3 };
+#else
+static panel_fold_fn *const folds[NV] = { panel_fold_1, panel_fold_2 };
+#endif
 
 #define JOIN2(a, b) a##b
 #define JOIN(a, b) JOIN2(a, b)
@@ -81,18 +97,18 @@ static panel panel_at(const unit *u, int x)
 {
     int64_t dims = u->s->dim_qk + u->dim_v8 + 2;
     int queries = (int)attn_min(PANEL, u->queries - x * PANEL);
-    int nv = (queries + LANES - 1) / LANES;
+    int vectors = (queries + LANES - 1) / LANES;
     vf *q = (vf *)(u->panels + x * PANEL * dims);
-    vf *o = q + u->s->dim_qk * nv, *m = o + u->dim_v8 * nv;
+    vf *o = q + u->s->dim_qk * vectors, *m = o + u->dim_v8 * vectors;
 
-    return (panel){ .q = q, .o = o, .m = m, .l = m + nv, .nv = nv, .queries = queries,
-                    .first = u->first + x * PANEL };
+    return (panel){ .q = q, .o = o, .m = m, .l = m + vectors, .vectors = vectors,
+                    .queries = queries, .first = u->first + x * PANEL };
 }
 
 static void panel_start(const unit *u, const panel *p)
 {
     const attn_host_softmax *s = u->s;
-    int lanes = p->nv * LANES;
+    int lanes = p->vectors * LANES;
 
     for (int x = 0; x < lanes; x++) {
         float *q = (float *)p->q + x;
@@ -106,9 +122,9 @@ static void panel_start(const unit *u, const panel *p)
                 q[d * lanes] = 0;
         }
     }
-    for (int64_t d = 0; d < u->dim_v8 * p->nv; d++)
+    for (int64_t d = 0; d < u->dim_v8 * p->vectors; d++)
         p->o[d] = vf_set(0);
-    for (int v = 0; v < p->nv; v++) {
+    for (int v = 0; v < p->vectors; v++) {
         p->m[v] = vf_set(-INFINITY);
         p->l[v] = vf_set(0);
     }
@@ -117,14 +133,14 @@ static void panel_start(const unit *u, const panel *p)
 static void panel_finish(const unit *u, const panel *p)
 {
     const attn_host_softmax *s = u->s;
-    int lanes = p->nv * LANES;
+    int lanes = p->vectors * LANES;
     const float *m = (const float *)p->m, *l = (const float *)p->l;
     bool want_o = s->o.type != ATTN_TYPE_NONE;
 
-    for (int v = 0; want_o && v < p->nv; v++) {
+    for (int v = 0; want_o && v < p->vectors; v++) {
         vi some = p->l[v] != 0.0f;
         for (int64_t d = 0; d < s->dim_v; d++)
-            p->o[d * p->nv + v] = vf_keep(some, p->o[d * p->nv + v] / p->l[v]);
+            p->o[d * p->vectors + v] = vf_keep(some, p->o[d * p->vectors + v] / p->l[v]);
     }
     for (int x = 0; x < p->queries; x++) {
         if (want_o)
@@ -165,36 +181,23 @@ static void take_values(const unit *u, int64_t j, int n)
     }
 }
 
-/* Folds n keys into a panel, `first` and the following; `row` is its row in the
- * scratch. */
-INLINE void fold(const unit *u, const panel *p, int64_t first, int n, int64_t row,
-                 const int nv)
+/* Folds keys first .. end - 1 into a panel; `row` is the first one's in the scratch. */
+static void fold(const unit *u, const panel *p, int64_t first, int64_t end, int64_t row)
 {
     const attn_host_softmax *s = u->s;
     int64_t position = p->first + u->offset, last = position + p->queries - 1;
-    const float *v = u->v + row * VB;
-    vf alpha[NV], *w = (vf *)u->scores;
-
-    score(w, u->k + row * s->dim_qk, n, p->q, s->dim_qk, s->scale, nv);
-    if (first < last - s->left || first + n - 1 > position + s->right) {
+    panel_keys t = {
+        .k = u->k + row * s->dim_qk,
+        .v = s->o.type != ATTN_TYPE_NONE ? u->v + row * VB : NULL,
+        .block = u->v_block,
+        .n = (int)(end - first),
+        .edge = first < last - s->left || end - 1 > position + s->right,
         /* Beyond +-2^24 rows there is no edge within the tile. */
-        int64_t low = attn_max(position - s->left - first, -(1 << 24));
-        int64_t high = attn_min(position + s->right - first, 1 << 24);
-        hide(w, n, (int)low, (int)high, nv);
-    }
-    weigh(w, n, p, alpha, nv);
-    for (int64_t d = 0; s->o.type != ATTN_TYPE_NONE && d < s->dim_v; d += ROWS(nv))
-        value_block(p->o + d * nv, w, n, v + d / VB * u->v_block, u->v_block, alpha, nv);
-}
+        .low = (int)attn_max(position - s->left - first, -(1 << 24)),
+        .high = (int)attn_min(position + s->right - first, 1 << 24),
+    };
 
-static void fold_any(const unit *u, const panel *p, int64_t first, int n, int64_t row)
-{
-    if (p->nv == 1)
-        fold(u, p, first, n, row, 1);
-    else if (p->nv == 2 || NV == 2)
-        fold(u, p, first, n, row, 2);
-    else
-        fold(u, p, first, n, row, NV);
+    folds[p->vectors - 1](p, &t, (vf *)u->scores, s->dim_qk, s->dim_v, s->scale);
 }
 
 /* Folds keys j .. j + n - 1 into all panels, each over those that it sees. */
@@ -208,7 +211,7 @@ static void key_tile(const unit *u, int64_t j, int n)
         attn_range r = attn_host_range(u->s, u->keys, p.first, p.queries);
         int64_t first = attn_max(r.first, j), end = attn_min(r.end, j + n);
         if (first < end)
-            fold_any(u, &p, first, (int)(end - first), first - j);
+            fold(u, &p, first, end, first - j);
     }
 }
 

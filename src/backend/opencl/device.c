@@ -23,7 +23,7 @@ static void close_device(attn_device **dev)
     if (!d)
         return;
     if (d->queue) {
-        d->cl->clFinish(d->queue);
+        attn_cl_wait(d);
         d->cl->clReleaseCommandQueue(d->queue);
     }
     while (d->kernels) {

@@ -55,9 +55,10 @@ typedef struct attn_cl {
 } attn_cl;
 
 /* The library of that name, which may also be the folder that holds it; NULL:
- * the usual names. Each is opened once in a process and never closed, since
- * drivers do not survive it; the table lives as long as the process. NULL on
- * failure, with the names that were tried in `reason`. Threads: safe. */
+ * the one that the process is linked with, else the usual names. Each is opened
+ * once in a process and never closed, since drivers do not survive it; the table
+ * lives as long as the process. NULL on failure, with the names that were tried
+ * in `reason`. Threads: safe. */
 const attn_cl *attn_cl_load(const char *name, char *reason, size_t cap);
 
 #endif

@@ -1,0 +1,40 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# On a machine with a GPU: builds, runs every test that needs no other OpenCL
+# implementation than those found, and writes the cross-vendor record.
+#
+# usage: tools/gpu/validate.sh OUT_FOLDER [FOLDER_WITH_DEBS]
+#
+# NVIDIA's OpenCL library may be there without being registered: it is named in an
+# .icd file of a folder of our own, together with the ones that are registered.
+# Packages that the machine lacks are unpacked beside the build, not installed.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+out=$1
+debs=${2:-}
+work=${TMPDIR:-/tmp}/attn-gpu
+mkdir -p "$out" "$work/vendors"
+
+if [ -n "$debs" ]; then
+    for deb in "$debs"/*.deb; do dpkg -x "$deb" "$work/root"; done
+    arch=$(gcc -dumpmachine)
+    for pc in "$work/root/usr/lib/$arch/pkgconfig" "$work/root/usr/share/pkgconfig"; do
+        [ -d "$pc" ] && sed -i "s|^prefix=/usr|prefix=$work/root/usr|" "$pc"/*.pc
+        export PKG_CONFIG_PATH="$pc:${PKG_CONFIG_PATH:-}"
+    done
+    export LD_LIBRARY_PATH="$work/root/usr/lib/$arch:${LD_LIBRARY_PATH:-}"
+    export LIBRARY_PATH="$work/root/usr/lib/$arch:${LIBRARY_PATH:-}"
+    export C_INCLUDE_PATH="$work/root/usr/include:$work/root/usr/include/$arch"
+fi
+
+cp /etc/OpenCL/vendors/*.icd "$work/vendors/" 2>/dev/null || true
+if ! grep -qs nvidia "$work"/vendors/*.icd; then
+    library=$(find / -name 'libnvidia-opencl.so.1' -not -path '/proc/*' 2>/dev/null | head -1)
+    [ -n "$library" ] && echo "$library" > "$work/vendors/nvidia.icd"
+fi
+export OCL_ICD_VENDORS=$work/vendors OCL_ICD_FILENAMES=
+
+[ -f "$work/build/build.ninja" ] || meson setup "$work/build" > "$out/meson.txt" 2>&1 ||
+    { cat "$out/meson.txt"; exit 1; }
+ninja -C "$work/build" > "$out/ninja.txt" 2>&1 || { tail -40 "$out/ninja.txt"; exit 1; }
+"$work/build/tools/attn-info" | tee "$out/attn-info.txt"
