@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/faults.c: faults that users met in other libraries, as small inputs with
  * the right answer, on every variant of every device. The letters and numbers
- * are those of docs/faults.md. */
+ * (A masked rows, B huge values, C sizes, D causal, E window, F log-sum-exp, H
+ * nothing, I strides, J grouped heads, K splits, N threads) stand in tests/cases
+ * too, where a problem text is enough. */
 #define _GNU_SOURCE
 #include "tests/check.h"
 

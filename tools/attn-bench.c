@@ -22,8 +22,8 @@ static const cli_option options[] = {
       .about = "time this variant; may be given again; default: all that take the problem "
                "but the oracle" },
     { .name = "sweep", .key = OPT_SWEEP, .value = "WHAT=N,N,...",
-      .about = "run each problem with these numbers; WHAT is l (lq and lk), lq, lk, b, h (hq "
-               "and hkv) or d" },
+      .about = "run each problem with these numbers; WHAT is l (lq and lk), lq, lk, b, h "
+               "(hq and hkv) or d" },
     { .name = "min-time", .key = OPT_MIN_TIME, .value = "SECONDS",
       .about = "of a measurement, not counting plans and warm-up; default 0.5" },
     { .name = "cases", .key = OPT_CASES, .value = "NAME", .many = true,
@@ -31,8 +31,10 @@ static const cli_option options[] = {
     { .name = "csv", .key = OPT_CSV, .about = "print comma-separated values" },
     { .name = "peer", .key = OPT_PEER, .value = "NAME",
       .absent = "another library side by side" },
-    { .name = "plot", .key = OPT_PLOT, .value = "FILE.svg", .absent = "a picture of the times" },
-    { .name = "trace", .key = OPT_TRACE, .value = "FILE.json", .absent = "a trace of the calls" },
+    { .name = "plot", .key = OPT_PLOT, .value = "FILE.svg",
+      .absent = "a picture of the times" },
+    { .name = "trace", .key = OPT_TRACE, .value = "FILE.json",
+      .absent = "a trace of the calls" },
     { .name = NULL },
 };
 
@@ -68,7 +70,8 @@ static int take(void *to, int key, const char *value)
     case OPT_MIN_TIME:
         status = cli_number("--min-time", value, &s->min_time);
         return status == CLI_GO && (s->min_time <= 0 || s->min_time > 3600)
-                   ? cli_fail(CLI_BAD, "--min-time is %s, want more than 0, at most 3600", value)
+                   ? cli_fail(CLI_BAD, "--min-time is %s, want more than 0, at most 3600",
+                              value)
                    : status;
     }
     return CLI_BAD;
@@ -118,8 +121,9 @@ static int sweep(settings *s)
             at += n;
             status = cli_integer("--sweep", text, 0, INT32_MAX, &value);
             if (status == CLI_GO && !set_swept(&d, s->sweep, name, value))
-                status = cli_fail(CLI_BAD, "--sweep is over '%.*s', want l, lq, lk, b, h or d",
-                                  (int)name, s->sweep);
+                status =
+                    cli_fail(CLI_BAD, "--sweep is over '%.*s', want l, lq, lk, b, h or d",
+                             (int)name, s->sweep);
             if (status == CLI_GO)
                 status = cases_add_desc(&swept, &d);
         }
@@ -134,12 +138,13 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
     static const cli_tool tool = {
         .name = "attn-bench",
         .usage = "[options] [PROBLEM...]",
-        .about = "Times attention on a device, by the device's own clock: the median of repeated\n"
-                 "runs after a warm-up, on normal random inputs. GFLOP/s counts 2 * (D + Dv) for\n"
-                 "every visible pair of a head; GB/s counts every tensor once. On processors the\n"
-                 "last column is the rate as a share of OpenBLAS's sgemm of size 1024, timed in\n"
-                 "turn with it. Problems are texts such as\n"
-                 "softmax_fwd:f32,b1,hq8,hkv8,lq1024,lk1024,d64,causal.",
+        .about =
+            "Times attention on a device, by the device's own clock: the median of repeated\n"
+            "runs after a warm-up, on normal random inputs. GFLOP/s counts 2 * (D + Dv) for\n"
+            "every visible pair of a head; GB/s counts every tensor once. On processors the\n"
+            "last column is the rate as a share of OpenBLAS's sgemm of size 1024, timed in\n"
+            "turn with it. Problems are texts such as\n"
+            "softmax_fwd:f32,b1,hq8,hkv8,lq1024,lk1024,d64,causal.",
         .options = options, .take = take,
     };
     static const char *const usual[] = {
@@ -180,10 +185,12 @@ static int check_only(const settings *s, const attn_variant_info *list, size_t n
         for (size_t k = 0; k < n; k++) {
             const size_t used = strlen(names);
             known = known || !strcmp(list[k].name, s->only[i]);
-            snprintf(names + used, sizeof names - used, "%s%s", k ? ", " : "", list[k].name);
+            snprintf(names + used, sizeof names - used, "%s%s", k ? ", " : "",
+                     list[k].name);
         }
         if (!known)
-            return cli_fail(CLI_BAD, "--variant is '%s', want one of %s", s->only[i], names);
+            return cli_fail(CLI_BAD, "--variant is '%s', want one of %s", s->only[i],
+                            names);
     }
     return CLI_GO;
 }

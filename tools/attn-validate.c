@@ -71,7 +71,8 @@ static int take(void *to, int key, const char *value)
     case OPT_MAX_WORK:
         status = cli_number("--max-work", value, &s->max_work);
         return status == CLI_GO && s->max_work <= 0
-                   ? cli_fail(CLI_BAD, "--max-work is %s, want more than 0", value) : status;
+                   ? cli_fail(CLI_BAD, "--max-work is %s, want more than 0", value)
+                   : status;
     case OPT_MARKDOWN: s->markdown = true; return CLI_GO;
     case OPT_JUNIT: s->junit = value; return CLI_GO;
     }
@@ -83,11 +84,12 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
     static const cli_tool tool = {
         .name = "attn-validate",
         .usage = "[options] [PROBLEM...]",
-        .about = "Runs every variant that takes a problem, on every device found, against a\n"
-                 "double-precision oracle: random and adversarial inputs, many layouts, poisoned\n"
-                 "memory, repeated runs, wrong calls; and compares the devices with each other.\n"
-                 "Problems are texts such as softmax_fwd:f32,b2,hq4,hkv2,lq33,lk65,d64,causal,lse.\n"
-                 "--device takes one selector, or several with commas between; default: all.",
+        .about =
+            "Runs every variant that takes a problem, on every device found, against a\n"
+            "double-precision oracle: random and adversarial inputs, many layouts, poisoned\n"
+            "memory, repeated runs, wrong calls; and compares the devices with each other.\n"
+            "A problem is a text such as softmax_fwd:f32,b2,hq4,hkv2,lq33,lk65,d64,causal.\n"
+            "--device takes one selector, or several with commas between; default: all.",
         .options = options, .take = take,
     };
     int status;
@@ -177,15 +179,15 @@ static int check_only(const report *r, const settings *s)
             attn_variant_info list[32];
             size_t n = 0;
             if (!r->device[d].ctx ||
-                attn_softmax_variants(r->device[d].ctx, &s->cases.item[0].desc, list, 32, &n) !=
-                    ATTN_OK)
+                attn_softmax_variants(r->device[d].ctx, &s->cases.item[0].desc, list, 32,
+                                      &n) != ATTN_OK)
                 continue;
             for (size_t k = 0; k < n && k < 32; k++)
                 known = known || !strcmp(list[k].name, s->only[i]);
         }
         if (!known)
-            return cli_fail(CLI_BAD, "--variant is '%s', which no device here has; attn-info "
-                            "--explain lists them", s->only[i]);
+            return cli_fail(CLI_BAD, "--variant is '%s', which no device here has; "
+                            "attn-info --explain lists them", s->only[i]);
     }
     return CLI_GO;
 }
@@ -242,16 +244,18 @@ static int tell(const report *r, const settings *s, const cli_common *common)
     if (status == CLI_GO && s->junit)
         status = report_junit(r, s->junit);
     fflush(stdout);
-    fprintf(common->json ? stderr : stdout, "\n%zu passed, %zu failed, %zu skipped\n", passed,
-            failed, skipped);
+    fprintf(common->json ? stderr : stdout, "\n%zu passed, %zu failed, %zu skipped\n",
+            passed, failed, skipped);
     if (status != CLI_GO)
         return status;
     if (r->lost)
         return cli_fail(CLI_NOTHING, "memory is out: results are missing");
     if (failed)
         return CLI_FAILED;
-    return passed ? CLI_OK : cli_fail(CLI_NOTHING, "nothing could run: every variant said no, "
-                                      "or --max-work is too small");
+    if (report_any(r))
+        return CLI_OK;
+    return cli_fail(CLI_NOTHING, "nothing could run: every variant said no, or --max-work is "
+                    "too small");
 }
 
 int main(int argc, char **argv)

@@ -28,7 +28,8 @@ static void describe(gemm *g)
 
     symbol(g, "openblas_get_corename", &core, sizeof core);
     symbol(g, "openblas_get_num_threads", &threads, sizeof threads);
-    snprintf(g->name, sizeof g->name, "OpenBLAS %.64s", core ? core() : "of unknown core type");
+    snprintf(g->name, sizeof g->name, "OpenBLAS %.64s",
+             core ? core() : "of unknown core type");
     used = strlen(g->name);
     if (threads)
         snprintf(g->name + used, sizeof g->name - used, ", %d threads", threads());

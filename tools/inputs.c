@@ -90,7 +90,8 @@ static void fill(const inputs *in, float *to, int stream, int64_t heads, int64_t
         const double factor = row_factor(in, stream, seed, (uint64_t)from);
 
         for (int64_t e = 0; e < dim; e++) {
-            const double x = random_normal(seed, (uint64_t)stream, (uint64_t)(from * dim + e));
+            const double x =
+                random_normal(seed, (uint64_t)stream, (uint64_t)(from * dim + e));
             to[row * dim + e] = round_to_type(in->desc.type, (float)(factor * x));
         }
     }
@@ -100,14 +101,16 @@ static void fill(const inputs *in, float *to, int stream, int64_t heads, int64_t
  * that a kernel must clamp. */
 static void fill_lens(inputs *in, uint64_t seed)
 {
-    const int64_t lk = in->desc.len_kv, first = (int64_t)(random_bits(seed, STREAM_LEN, 0) % 8);
+    const int64_t first = (int64_t)(random_bits(seed, STREAM_LEN, 0) % 8);
+    const int64_t lk = in->desc.len_kv;
 
     for (int64_t b = 0; b < in->desc.batch; b++) {
         const uint64_t bits = random_bits(seed, STREAM_LEN, (uint64_t)b + 1);
         const int64_t tile = (int64_t)8 << (bits >> 32) % 4;
         const int64_t n[8] = {
-            lk, 0, (int64_t)(bits % (uint64_t)(lk + 1)), 1, tile + 1 < lk ? tile + 1 : lk / 2,
-            bits & 1u << 31 ? lk + 3 : INT32_MAX, lk / 2, bits & 1u << 31 ? -5 : INT32_MIN,
+            lk, 0, (int64_t)(bits % (uint64_t)(lk + 1)), 1,
+            tile + 1 < lk ? tile + 1 : lk / 2, bits & 1u << 31 ? lk + 3 : INT32_MAX,
+            lk / 2, bits & 1u << 31 ? -5 : INT32_MIN,
         };
         const int64_t len = n[(first + b) % 8];
         in->lens[b] = (int32_t)(len > INT32_MAX ? INT32_MAX : len);
@@ -146,8 +149,8 @@ static bool allocate(inputs *in)
     return false;
 }
 
-bool inputs_make(inputs *in, const attn_softmax_desc *desc, input_kind kind, bool same_heads,
-                 uint64_t seed)
+bool inputs_make(inputs *in, const attn_softmax_desc *desc, input_kind kind,
+                 bool same_heads, uint64_t seed)
 {
     *in = (inputs){ .desc = *desc, .kind = kind };
     if (!allocate(in))

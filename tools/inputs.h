@@ -31,8 +31,8 @@ typedef struct inputs {
 /* Makes them from `seed`: the same seed, problem and kind give the same numbers
  * everywhere. `same_heads`: all heads of K hold the same rows, and so do those of
  * V. false if memory is out; `in` is then empty. */
-bool inputs_make(inputs *in, const attn_softmax_desc *desc, input_kind kind, bool same_heads,
-                 uint64_t seed);
+bool inputs_make(inputs *in, const attn_softmax_desc *desc, input_kind kind,
+                 bool same_heads, uint64_t seed);
 
 /* Cuts out batch `b` and key/value head `kvh` with its query heads: a problem with
  * B = Hkv = 1. false if memory is out; `out` is then empty. */

@@ -40,8 +40,8 @@ static attn_status time_plan(attn_ctx *ctx, const attn_softmax_desc *d, const ch
     return st;
 }
 
-static attn_status time_plans(attn_ctx *ctx, const attn_softmax_desc *d, const char *variant,
-                              attn_plan **plan, measurement *m)
+static attn_status time_plans(attn_ctx *ctx, const attn_softmax_desc *d,
+                              const char *variant, attn_plan **plan, measurement *m)
 {
     double ms[PLANS];
     attn_status st = time_plan(ctx, d, variant, plan, &m->first_plan_ms);
@@ -172,8 +172,8 @@ void measure(attn_ctx *ctx, const attn_softmax_desc *desc, const char *variant,
     attn_status st;
 
     *m = (measurement){ .ms = NAN, .ms_least = NAN, .ms_most = NAN, .gflop_s = NAN,
-                        .gb_s = NAN, .first_plan_ms = NAN, .plan_ms = NAN, .enqueue_us = NAN,
-                        .gemm_gflop_s = NAN, .gemm_ratio = NAN };
+                        .gb_s = NAN, .first_plan_ms = NAN, .plan_ms = NAN,
+                        .enqueue_us = NAN, .gemm_gflop_s = NAN, .gemm_ratio = NAN };
     attn_softmax_text(desc, m->problem, sizeof m->problem, NULL);
     snprintf(m->variant, sizeof m->variant, "%s", variant);
     if ((st = time_plans(ctx, desc, variant, &plan, m)) != ATTN_OK ||

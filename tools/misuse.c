@@ -62,8 +62,10 @@ static const struct {
     const char *word;         /* stands in attn_last_error()                 */
 } plans[] = {
     { "plan: 3 query heads for 2 key heads", three_two, NULL, ATTN_ERR_INVALID, "heads_q" },
-    { "plan: 33 query heads for 2 key heads", odd_group, NULL, ATTN_ERR_INVALID, "heads_q" },
-    { "plan: query heads without key heads", no_kv_heads, NULL, ATTN_ERR_INVALID, "heads_kv" },
+    { "plan: 33 query heads for 2 key heads", odd_group, NULL, ATTN_ERR_INVALID,
+      "heads_q" },
+    { "plan: query heads without key heads", no_kv_heads, NULL, ATTN_ERR_INVALID,
+      "heads_kv" },
     { "plan: D = 0", no_dim, NULL, ATTN_ERR_INVALID, "dim_qk" },
     { "plan: a negative length", negative_length, NULL, ATTN_ERR_INVALID, "len_kv" },
     { "plan: a type that is no float", integer_type, NULL, ATTN_ERR_INVALID, "type" },
@@ -121,12 +123,15 @@ static const struct {
     { "call: V of fewer heads", v_heads, ATTN_ERR_INVALID, "v.size[1]", false },
     { "call: V shorter than K", v_length, ATTN_ERR_INVALID, "v.size[2]", false },
     { "call: V beyond the end of its buffer", v_beyond, ATTN_ERR_INVALID, "v ", false },
-    { "call: Q before the start of its buffer", q_backwards, ATTN_ERR_INVALID, "q ", false },
+    { "call: Q before the start of its buffer", q_backwards, ATTN_ERR_INVALID, "q ",
+      false },
     { "call: Q not contiguous in D", q_spread, ATTN_ERR_INVALID, "q.stride[3]", false },
-    { "call: K rows not aligned as planned", k_stride, ATTN_ERR_INVALID, "k.stride[2]", false },
+    { "call: K rows not aligned as planned", k_stride, ATTN_ERR_INVALID, "k.stride[2]",
+      false },
     { "call: O not aligned as planned", o_offset, ATTN_ERR_INVALID, "o ", false },
     { "call: O in the memory of Q", o_in_q, ATTN_ERR_INVALID, "o overlaps q", false },
-    { "call: O's heads in one place", o_one_head, ATTN_ERR_INVALID, "o has strides", false },
+    { "call: O's heads in one place", o_one_head, ATTN_ERR_INVALID, "o has strides",
+      false },
     { "call: lengths left out", no_lens, ATTN_ERR_INVALID, "lens_kv", false },
     { "call: lengths of another type", lens_type, ATTN_ERR_INVALID, "lens_kv.type", false },
     { "call: no workspace", no_workspace, ATTN_ERR_WORKSPACE, "workspace", true },
@@ -154,7 +159,8 @@ static const char *judge(attn_status have, attn_status want, const char *word)
 static void run_plans(attn_ctx *ctx, misuse_report *report, void *to)
 {
     for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
-        const attn_options options = { .size = sizeof options, .variant = plans[i].variant };
+        const attn_options options = { .size = sizeof options,
+                                       .variant = plans[i].variant };
         attn_softmax_desc d = right();
         attn_plan *plan = NULL;
         const char *wrong;

@@ -126,9 +126,10 @@ attn_status oracle_run(attn_ctx *host, const inputs *in, oracle *out)
     int32_t *lens = in->lens ? calloc((size_t)d->batch + 1, sizeof *lens) : NULL;
     attn_status st = ATTN_ERR_NO_MEMORY;
 
-    *out = (oracle){ .o = floats(rows, dv), .terms = floats(rows, dv), .lse = floats(rows, 1),
-                     .score = calloc(heads ? (size_t)heads : 1, sizeof(double)) };
-    if (!v || !o || !out->o || !out->terms || !out->lse || !out->score || (in->lens && !lens))
+    *out = (oracle){ .o = floats(rows, dv), .terms = floats(rows, dv),
+                     .lse = floats(rows, 1), .score = calloc((size_t)heads + 1, sizeof(double)) };
+    if (!v || !o || !out->o || !out->terms || !out->lse || !out->score ||
+        (in->lens && !lens))
         goto fail;
     for (int64_t b = 0; lens && b < d->batch; b++)
         lens[b] = (int32_t)visible_len(d, in->lens, b);

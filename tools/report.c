@@ -47,6 +47,15 @@ size_t report_count(const report *r, outcome which)
     return n;
 }
 
+bool report_any(const report *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (r->record[i].outcome <= OUTCOME_FAILED &&
+            strcmp(r->record[i].variant, REPORT_CALLS))
+            return true;
+    return false;
+}
+
 static tally *find(tally *list, size_t *n, const record *one)
 {
     for (size_t i = 0; i < *n; i++)
@@ -69,6 +78,7 @@ tally *report_tally(const report *r, size_t *n)
         t->seconds += one->seconds;
         if (one->outcome > OUTCOME_FAILED || !strcmp(one->variant, REPORT_CALLS))
             continue;
+        t->ran[one->type - 1]++;
         t->norm[one->type - 1] = fmax(t->norm[one->type - 1], one->norm);
         if (!t->worst || one->share > t->worst->share)
             t->worst = one;
@@ -116,12 +126,14 @@ static void print_devices(const report *r, const tally *list, size_t n, table_st
     table_free(&t);
 }
 
-static void norm_cell(table *t, double norm)
+static void norm_cell(table *t, size_t ran, double norm)
 {
-    if (norm > 0)
-        table_cell(t, "%.1e", norm);
-    else
+    if (!ran)
         table_cell(t, "-");
+    else if (norm == 0)
+        table_cell(t, "0");
+    else
+        table_cell(t, "%.1e", norm);
 }
 
 static void print_variants(const report *r, const tally *list, size_t n, table_style style)
@@ -136,13 +148,14 @@ static void print_variants(const report *r, const tally *list, size_t n, table_s
         for (int k = 0; k < OUTCOMES; k++)
             table_cell(&t, "%zu", list[i].count[k]);
         for (int k = 0; k < REPORT_TYPES; k++)
-            norm_cell(&t, list[i].norm[k]);
+            norm_cell(&t, list[i].ran[k], list[i].norm[k]);
         if (list[i].worst)
             table_cell(&t, "%.0f %%", 100 * fmin(list[i].worst->share, 1e6));
         else
             table_cell(&t, "-");
     }
-    title(style, "Variants: worst relative error of a head (|s| <= 16), and worst error of what is allowed");
+    title(style, "Variants: worst relative error of a head (|s| <= 16), and worst error of "
+                 "what is allowed");
     table_print(&t, style, stdout);
     table_free(&t);
 }
@@ -175,7 +188,8 @@ static void print_failures(const report *r, table_style style)
         if (one->outcome != OUTCOME_FAILED)
             continue;
         printf("%s%s %s %s\n    %s\n", style == TABLE_MARKDOWN ? "- " : "FAIL ",
-               selector(r, one->device), one->variant, one->text, one->what ? one->what : "");
+               selector(r, one->device), one->variant, one->text,
+               one->what ? one->what : "");
     }
 }
 
@@ -183,7 +197,8 @@ static void print_failures(const report *r, table_style style)
 static void print_reasons(const report *r, outcome which, const char *name,
                           table_style style)
 {
-    static const char *const heads[] = { "device", "variant", "problems", "why", "such as" };
+    static const char *const heads[] = { "device", "variant", "problems", "why",
+                                         "such as" };
     table t = { .columns = 5, .heads = heads, .align = "llrll" };
     bool *told = calloc(r->n + 1, sizeof *told);
 
@@ -218,7 +233,8 @@ static void print_reasons(const report *r, outcome which, const char *name,
 
 static void print_between(const report *r, table_style style)
 {
-    static const char *const heads[] = { "device", "against", "problems", "f32", "f16", "bf16" };
+    static const char *const heads[] = { "device", "against", "problems",
+                                         "f32",    "f16",     "bf16" };
     table t = { .columns = 6, .heads = heads, .align = "llrrrr" };
 
     for (int a = 0; a < r->n_devices; a++)
@@ -226,12 +242,13 @@ static void print_between(const report *r, table_style style)
             const difference *x = &r->between[a * r->n_devices + b];
             table_cell(&t, "%s", selector(r, a));
             table_cell(&t, "%s", selector(r, b));
-            table_cell(&t, "%zu", x->problems);
+            table_cell(&t, "%zu", x->problems[0] + x->problems[1] + x->problems[2]);
             for (int k = 0; k < REPORT_TYPES; k++)
-                norm_cell(&t, x->norm[k]);
+                norm_cell(&t, x->problems[k], x->norm[k]);
         }
     if (t.n) {
-        title(style, "Device against device: largest relative difference of a head (|s| <= 16)");
+        title(style,
+              "Device against device: largest relative difference of a head (|s| <= 16)");
         table_print(&t, style, stdout);
     }
     table_free(&t);
@@ -244,7 +261,8 @@ void report_print(const report *r, table_style style)
 
     if (style == TABLE_MARKDOWN)
         printf("# Validation of attn %s\n\n", attn_version());
-    printf("attn %s, %zu problems, seed %llu, %d rounds of inputs and layouts, %d runs each\n",
+    printf("attn %s, problems: %zu, seed: %llu, rounds of inputs and layouts: %d, runs of "
+           "each: %d\n",
            attn_version(), r->n_cases, (unsigned long long)r->seed, r->rounds, r->repeat);
     if (list) {
         print_devices(r, list, n, style);

@@ -39,7 +39,7 @@ enum { REPORT_TYPES = 3 };   /* f32, f16, bf16: attn_type - 1 */
 
 /* How far apart the answers of two devices are, for each type. */
 typedef struct difference {
-    size_t problems;
+    size_t problems[REPORT_TYPES];
     double norm[REPORT_TYPES];
     const char *text[REPORT_TYPES];
 } difference;
@@ -67,6 +67,7 @@ typedef struct tally {
     int device;
     const char *variant;
     size_t count[OUTCOMES];
+    size_t ran[REPORT_TYPES];     /* problems of each type that ran; 0 for wrong calls */
     double norm[REPORT_TYPES];
     const record *worst;  /* largest share of what is allowed; NULL: none  */
     double seconds;
@@ -79,6 +80,9 @@ void report_add(report *r, const record *one);
 tally *report_tally(const report *r, size_t *n);
 
 size_t report_count(const report *r, outcome which);
+
+/* Whether any variant ran any problem. */
+bool report_any(const report *r);
 
 /* For people or as Markdown, on stdout. */
 void report_print(const report *r, table_style style);

@@ -46,8 +46,8 @@ static cJSON *tally_json(const report *r, const tally *t)
     cJSON_AddNumberToObject(o, "seconds", t->seconds);
     norms = cJSON_AddObjectToObject(o, "worst_relative_error");
     for (int k = 0; k < REPORT_TYPES; k++)
-        add_number(norms, attn_type_name((attn_type)(k + 1)), t->norm[k]);
-    add_number(o, "worst_of_allowed", t->worst ? t->worst->share : 0);
+        add_number(norms, attn_type_name((attn_type)(k + 1)), t->ran[k] ? t->norm[k] : NAN);
+    add_number(o, "worst_of_allowed", t->worst ? t->worst->share : NAN);
     cli_json_text(o, "worst_problem", t->worst ? t->worst->text : NULL);
     return o;
 }
@@ -77,10 +77,12 @@ static cJSON *between_json(const report *r, int a, int b)
 
     cli_json_text(o, "a", r->device[a].info.selector);
     cli_json_text(o, "b", r->device[b].info.selector);
-    cJSON_AddNumberToObject(o, "problems", (double)x->problems);
+    cJSON_AddNumberToObject(o, "problems",
+                            (double)(x->problems[0] + x->problems[1] + x->problems[2]));
     norms = cJSON_AddObjectToObject(o, "largest_relative_difference");
     for (int k = 0; k < REPORT_TYPES; k++)
-        add_number(norms, attn_type_name((attn_type)(k + 1)), x->norm[k]);
+        add_number(norms, attn_type_name((attn_type)(k + 1)),
+                   x->problems[k] ? x->norm[k] : NAN);
     return o;
 }
 
@@ -129,7 +131,8 @@ static void xml(FILE *to, const char *text)
         if (entity)
             fputs(entity, to);
         else
-            fputc((unsigned char)*text < ' ' || (unsigned char)*text > '~' ? '?' : *text, to);
+            fputc((unsigned char)*text < ' ' || (unsigned char)*text > '~' ? '?' : *text,
+                  to);
     }
 }
 
@@ -154,12 +157,14 @@ static void junit_case(FILE *to, const report *r, const record *one)
 
 static void junit_suite(FILE *to, const report *r, const tally *t)
 {
+    const size_t skipped = t->count[OUTCOME_SKIPPED] + t->count[OUTCOME_NO];
+
     fprintf(to, "  <testsuite name=\"%s ", r->device[t->device].info.selector);
     xml(to, t->variant);
-    fprintf(to, "\" tests=\"%zu\" failures=\"%zu\" errors=\"0\" skipped=\"%zu\" time=\"%.3f\">\n",
-            t->count[OUTCOME_PASSED] + t->count[OUTCOME_FAILED] + t->count[OUTCOME_SKIPPED] +
-            t->count[OUTCOME_NO], t->count[OUTCOME_FAILED],
-            t->count[OUTCOME_SKIPPED] + t->count[OUTCOME_NO], t->seconds);
+    fprintf(to, "\" tests=\"%zu\" failures=\"%zu\" errors=\"0\" skipped=\"%zu\"",
+            t->count[OUTCOME_PASSED] + t->count[OUTCOME_FAILED] + skipped,
+            t->count[OUTCOME_FAILED], skipped);
+    fprintf(to, " time=\"%.3f\">\n", t->seconds);
     for (size_t i = 0; i < r->n; i++)
         if (r->record[i].device == t->device && !strcmp(r->record[i].variant, t->variant))
             junit_case(to, r, &r->record[i]);
@@ -176,7 +181,8 @@ int report_junit(const report *r, const char *path)
     if (!to)
         return cli_fail(CLI_BAD, "--junit %s: %s", path, strerror(errno));
     tallies = report_tally(r, &n);
-    fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"attn-validate\">\n", to);
+    fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n", to);
+    fputs("<testsuites name=\"attn-validate\">\n", to);
     for (size_t i = 0; tallies && i < n; i++)
         junit_suite(to, r, &tallies[i]);
     fputs("</testsuites>\n", to);

@@ -36,8 +36,9 @@ static bool failed(trial *t, attn_status st, const char *call)
 int64_t trial_class_bytes(const attn_softmax_desc *d, trial_block tensor)
 {
     const attn_layout layout[TRIAL_TENSORS] = {
-        [TRIAL_Q] = d->layout_q, [TRIAL_K] = d->layout_k, [TRIAL_V] = d->layout_v,
-        [TRIAL_O] = d->layout_o, [TRIAL_LENS] = ATTN_LAYOUT_ANY, [TRIAL_LSE] = ATTN_LAYOUT_ANY,
+        [TRIAL_Q] = d->layout_q,        [TRIAL_K] = d->layout_k,
+        [TRIAL_V] = d->layout_v,        [TRIAL_O] = d->layout_o,
+        [TRIAL_LENS] = ATTN_LAYOUT_ANY, [TRIAL_LSE] = ATTN_LAYOUT_ANY,
     };
     const bool fixed = tensor == TRIAL_LENS || tensor == TRIAL_LSE;
 
@@ -67,8 +68,8 @@ static void make_views(trial *t)
         if ((i == TRIAL_LENS && !t->in->lens) ||
             (i == TRIAL_LSE && !(d->use & ATTN_USE_LSE)))
             continue;
-        t->view[i] = view_make(shape[i].type, shape[i].size, trial_class_bytes(d, (trial_block)i),
-                               t->kind[i]);
+        t->view[i] = view_make(shape[i].type, shape[i].size,
+                               trial_class_bytes(d, (trial_block)i), t->kind[i]);
         t->bytes[i] = t->view[i].tensor.data_bytes;
     }
     t->bytes[TRIAL_WORKSPACE] = attn_plan_workspace_bytes(t->plan);
@@ -188,7 +189,8 @@ static bool same_bits(trial *t, int block, const char *when)
             i++;
         same = i == t->bytes[block];
         if (!same)
-            wrong(t, "%s differs %s, first at byte %zu of its buffer", names[block], when, i);
+            wrong(t, "%s differs %s, first at byte %zu of its buffer", names[block], when,
+                  i);
     }
     free(now);
     return same;
@@ -293,8 +295,8 @@ bool trial_untouched(trial *t)
         if (!download(t, i, t->image[i]))
             return false;
         if (!view_clean(t->image[i], t->bytes[i], &where))
-            return wrong(t, "byte %zu of %s's buffer was written by a call that failed", where,
-                         names[i]);
+            return wrong(t, "byte %zu of %s's buffer was written by a call that failed",
+                         where, names[i]);
     }
     return true;
 }

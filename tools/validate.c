@@ -215,7 +215,7 @@ static void compare_devices(bench *b, const entry *e, trial *t)
         if (!b->o[other] || other == e->device)
             continue;
         norm = compare_results(&b->in, &b->ref, t->o, b->o[other]);
-        x->problems++;
+        x->problems[type - 1]++;
         if (norm > x->norm[type - 1]) {
             x->norm[type - 1] = norm;
             x->text[type - 1] = b->item->text;

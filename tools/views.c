@@ -47,7 +47,9 @@ static void lay_out(int64_t stride[4], const int64_t size[4], int64_t unit, view
     case VIEW_REVERSED: set(stride, h * head + unit, -head, -odd, 1); break;
     case VIEW_SHARED: set(stride, l * row, 0, row, 1); break;
     case VIEW_TRANSPOSED: set(stride, h * d * (l + 1), d * (l + 1), 1, l + 1); break;
-    case VIEW_SPREAD: set(stride, h * l * (3 * d + 1), l * (3 * d + 1), 3 * d + 1, 3); break;
+    case VIEW_SPREAD:
+        set(stride, h * l * (3 * d + 1), l * (3 * d + 1), 3 * d + 1, 3);
+        break;
     default: set(stride, h * l * row, l * row, row, 1); break;
     }
 }

@@ -1,5 +1,35 @@
 /* SPDX-License-Identifier: MIT */
-/* HEADER */
+/* softmax/fwd_tile_cpu.cl: softmax attention forward for processors: one
+ * work-item computes one tile of queries, on vectors, without barriers.
+ *
+ * Computes  O = softmax(score(Q K^T)) V and its LSE, as in include/attn/softmax.h
+ * Method    online softmax (Milakov and Gimelshein 2018) over tiles of keys
+ *           (FlashAttention, Dao et al. 2022), with queries along the lanes: a
+ *           panel is NR = NV * VW queries, Q and O lie transposed in scratch, and
+ *           both products are register tiles of MR rows x NV vectors, fed by
+ *           broadcasts of single elements of K and V. Max and sum run along the
+ *           keys: no operation crosses the lanes
+ * Grid      1-D, ceil(Lq / BR) * Hq * B work-items, tile fastest; the last tile
+ *           first if the right side is bounded, since it is the longest
+ * Group     1 work-item
+ * Local     scratch of the one item, in f32 and bytes:
+ *             4 * ( BR * (D + ceil(DV / MR) * MR + 2)     Q, O, m and l
+ *                 + ceil(BC / MR) * MR * NV * VW          scores of a panel
+ *                 + (K direct ? 1 : BC * D) + (V direct ? 1 : BC * DV) )
+ *           and up to 256 more for alignment. K is direct if it is f32 with
+ *           CONTIG_K and PACK_K is 0; V likewise
+ * Layout    any strides, in elements; CONTIG_ macros promise stride 1
+ * Numerics  f32 throughout; m in log2 units; a row without visible keys: O = 0,
+ *           LSE = -inf. A row's bits depend on its own tile only, not on B or H
+ * Features  causal, window, alignment, lengths: all through common/
+ * Requires  no barrier, no subgroup; reads no row of K or V outside the range of
+ *           the panel, and packed rows only inside that of the tile
+ * Tunables  VW NV MR BR BC PACK_K PACK_V, below. VW: the device's native width,
+ *           at least 4. MR * NV + NV + 1 vectors should fit the registers: 4 x 3
+ *           with 16 of them, 8 x 3 with 32. Lq < NR wastes lanes: choose NV = 1
+ *           and BR = VW for few queries
+ * Oracle    src/host/reference.c
+ */
 #ifndef VW
 #define VW 8    /* f32 lanes of a vector: 4, 8 or 16 */
 #endif
@@ -268,9 +298,8 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     for (int r = 0; r < BR * DVP / VW; r++)
         o_tile[r] = 0.0f;
 
-    for (int j0 = range.first; j0 < range.end; j0 += BC) {
-        const int j1 = min(j0 + BC, range.end);
-
+    for (int j0 = range.first, j1; j0 < range.end; j0 = j1) {
+        j1 = j0 + min(BC, range.end - j0);
         if (!K_DIRECT)
             load_rows(k_tile, p.k, &k_rows, j0, j1 - j0, D, CONTIG_K);
         if (!V_DIRECT)

@@ -1,5 +1,32 @@
 /* SPDX-License-Identifier: MIT */
-/* HEADER */
+/* softmax/fwd_tile_gpu.cl: softmax attention forward for GPUs: one work-group
+ * computes one tile of queries, on register tiles fed from local memory.
+ *
+ * Computes  O = softmax(score(Q K^T)) V and its LSE, as in include/attn/softmax.h
+ * Method    online softmax (Milakov and Gimelshein 2018) over tiles of BN keys
+ *           (FlashAttention, Dao et al. 2022). Item (tx, ty) holds RM x RN scores
+ *           and RM x 4 RV sums of O in registers (RM = BM / TY, RN = BN / TX, RV =
+ *           ceil(DV / 4 TX)); Q and K pass through local memory in chunks of
+ *           depth, V in chunks of keys, the weights whole. Row maxima meet in
+ *           local memory, row sums only once at the end
+ * Grid      1-D, ceil(Lq / BM) * Hq * B groups, tile fastest; the last tile first
+ *           if the right side is bounded, since it is the longest
+ * Group     TX * TY work-items, 1-D
+ * Local     in f32 and bytes, VP = RV * 4 * TX:
+ *             4 * ( BM * (Q_WHOLE ? ceil(D / DC) * DC + 4 : DC + 4)     Q
+ *                 + max(BN * (DC + 4), JC * VP, TY * VP)                K, V, O
+ *                 + BM * (BN + 4) + BM * (TX + 4) )                     P, row maxima
+ * Barriers  2 for each chunk of depth or of keys and 1 for the row maxima, so 5 a
+ *           step at best; 2 RM + 1 at the end; all where every item passes
+ * Layout    any strides, in elements; CONTIG_ macros promise stride 1
+ * Numerics  f32 throughout; m in log2 units; a row without visible keys: O = 0,
+ *           LSE = -inf. A row's bits depend on its own tile only, not on B or H
+ * Features  causal, window, alignment, lengths: all through common/
+ * Requires  VEC = 4: D and DV multiples of 4; base and strides of Q, K and V
+ *           multiples of 4 elements, where CONTIG_ is 1
+ * Tunables  BM BN TX TY DC JC Q_WHOLE VEC, below. Any group size works, down to 1
+ * Oracle    src/host/reference.c
+ */
 #ifndef BM
 #define BM 64      /* queries of a group: a multiple of TY */
 #endif
@@ -73,8 +100,20 @@ static inline void stage(__local float *to, int pitch, int height, int width,
             *(__local float4 *)(to + r * pitch + c) =
                 inside ? factor * load4(x, row + d + c) : (float4)(0.0f);
         else
-            to[r * pitch + c] =
-                inside ? factor * elem_load(x, address_elem(rows, row, d + c, contig)) : 0.0f;
+            to[r * pitch + c] = inside
+                ? factor * elem_load(x, address_elem(rows, row, d + c, contig)) : 0.0f;
+    }
+}
+
+/* Writes TY rows of O, from query i on; from row n on there are none. */
+static inline void unstage(const attn_kparams *p, const attn_rows *rows,
+                           const __local float *from, int i, int n)
+{
+    for (int e = get_local_id(0); e < min(n, TY) * DV; e += ITEMS) {
+        const int r = e / DV, d = e % DV;
+
+        elem_store(p->o, address_elem(rows, address_row(rows, i + r), d, CONTIG_O),
+                   from[r * VP + d]);
     }
 }
 
@@ -156,7 +195,8 @@ static inline float row_sum(const __local float *t)
 __kernel __attribute__((reqd_work_group_size(TX * TY, 1, 1)))
 void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
 {
-    __local float4 q4[BM * QP / 4], kv4[LARGER(BN * KP, JC * VP) / 4], w4[BM * PP / 4];
+    __local float4 q4[BM * QP / 4], kv4[LARGER(BN * KP, LARGER(JC, TY) * VP) / 4];
+    __local float4 w4[BM * PP / 4];
     __local float row_tile[BM * TP];
     __local float *q_tile = (__local float *)q4, *kv_tile = (__local float *)kv4;
     __local float *w_tile = (__local float *)w4;
@@ -193,11 +233,11 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     if (Q_WHOLE)
         stage(q_tile, QP, BM, QP - 4, p.q, &q_rows, i0, queries, 0, D, CONTIG_Q, q_factor);
 
-    for (int j0 = any.first; j0 < any.end; j0 += BN) {
-        const int n = min(BN, any.end - j0);
-        const int masked = j0 < all.first || j0 + BN > all.end;
+    for (int j0 = any.first, n; j0 < any.end; j0 += n) {
+        const int masked = j0 < all.first || all.end - j0 < BN;
         float s[RM][RN];
 
+        n = min(BN, any.end - j0);
         #pragma unroll
         for (int r = 0; r < RM; r++) {
             #pragma unroll
@@ -248,8 +288,7 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
                 sum[r][g] *= factor;
         }
         for (int j = 0; j < n; j += JC) {
-            if (j > 0)
-                barrier(CLK_LOCAL_MEM_FENCE);
+            barrier(CLK_LOCAL_MEM_FENCE);
             stage(kv_tile, VP, JC, VP, p.v, &v_rows, j0 + j, n - j, 0, DV, CONTIG_V, 1.0f);
             barrier(CLK_LOCAL_MEM_FENCE);
             add_values(sum, w_tile + ty * PP + j, kv_tile + tx * 4);
@@ -263,28 +302,20 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     #pragma unroll
     for (int r = 0; r < RM; r++) {
         const int i = ty + r * TY;
-        const long to = address_row(&o_rows, i0 + i);
-        float scale;
+        float factor;
 
         row[r].l = row_sum(row_tile + i * TP);
-        scale = state_finish(&row[r]);
-        if (i < queries && p.want_o) {
-            #pragma unroll
-            for (int g = 0; g < RV; g++) {
-                const float4 x = sum[r][g] * scale;
-                const int d = 4 * (tx + g * TX);
-
-                if (d < DV)
-                    elem_store(p.o, address_elem(&o_rows, to, d, CONTIG_O), x.x);
-                if (d + 1 < DV)
-                    elem_store(p.o, address_elem(&o_rows, to, d + 1, CONTIG_O), x.y);
-                if (d + 2 < DV)
-                    elem_store(p.o, address_elem(&o_rows, to, d + 2, CONTIG_O), x.z);
-                if (d + 3 < DV)
-                    elem_store(p.o, address_elem(&o_rows, to, d + 3, CONTIG_O), x.w);
-            }
-        }
+        factor = state_finish(&row[r]);
         if (FEAT_LSE && p.want_lse && i < queries && tx == 0)
             p.lse[address_lse(&p, b, h, i0 + i)] = state_lse(&row[r]);
+
+        /* TY rows at a time, so that neighbours write neighbours */
+        barrier(CLK_LOCAL_MEM_FENCE);
+        #pragma unroll
+        for (int g = 0; g < RV; g++)
+            *(__local float4 *)(kv_tile + ty * VP + 4 * (tx + g * TX)) = sum[r][g] * factor;
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (p.want_o)
+            unstage(&p, &o_rows, kv_tile, i0 + r * TY, queries - r * TY);
     }
 }

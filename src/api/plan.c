@@ -28,6 +28,19 @@ static attn_status set_proven(attn_ctx *ctx, const attn_kernel *kernel)
     return ATTN_OK;
 }
 
+/* A kernel can't be launched in the groups that were planned for it: smaller
+ * groups, or tiles with less local memory (drivers keep some for themselves); and
+ * if the planner has no smaller one, never. */
+static void learn(attn_verdict *verdict, const attn_step *step, int64_t limit)
+{
+    if (limit >= 1)
+        verdict->max_group = limit;
+    else if (!verdict->fast_bytes || step->fast_bytes <= verdict->fast_bytes)
+        verdict->fast_bytes = attn_max(step->fast_bytes - 1, 1);
+    else
+        snprintf(verdict->denial, sizeof verdict->denial, "%.119s", attn_last_error());
+}
+
 /* Makes the kernels of a choice ready. *again: the device taught the planner
  * something that rules the choice out. Context lock held. */
 static attn_status prepare(attn_ctx *ctx, attn_plan *plan, bool *again)
@@ -45,9 +58,7 @@ static attn_status prepare(attn_ctx *ctx, attn_plan *plan, bool *again)
         if (st != ATTN_OK)
             return st;
         if (c->step[i].block > limit) {
-            if (limit < 1)
-                snprintf(verdict->denial, sizeof verdict->denial, "%.119s", attn_last_error());
-            verdict->max_group = attn_max(limit, 1);
+            learn(verdict, &c->step[i], limit);
             *again = true;
             return ATTN_OK;
         }

@@ -8,7 +8,7 @@
 
 #include <attn/tensor.h>
 
-#include "host/float16.h"
+#include "core/float16.h"
 
 #if defined __F16C__
 #include <immintrin.h>

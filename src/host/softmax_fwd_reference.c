@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-#include "host/float16.h"
+#include "core/float16.h"
 #include "host/range.h"
 
 /* Values summed at once; more than so many take another round of scores. */

@@ -19,10 +19,12 @@ static const char *lacks(uint32_t features)
 static attn_caps caps_for(const attn_target *target, int index)
 {
     attn_caps caps = target->caps;
-    const int64_t limit = target->verdict[index].max_group;
+    const attn_verdict *v = &target->verdict[index];
 
-    if (limit)
-        caps.max_group = attn_min(caps.max_group, limit);
+    if (v->max_group)
+        caps.max_group = attn_min(caps.max_group, v->max_group);
+    if (v->fast_bytes)
+        caps.fast_bytes = attn_min(caps.fast_bytes, v->fast_bytes);
     return caps;
 }
 

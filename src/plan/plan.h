@@ -51,6 +51,7 @@ struct attn_variant {
 /* What only the device knows, learned when a kernel was made ready. */
 typedef struct attn_verdict {
     int64_t max_group;           /* work-group limit of its kernels; 0: caps' */
+    int64_t fast_bytes;          /* tiles of more did not fit; 0: caps'       */
     char denial[120];            /* not "": it must not run here, and why     */
 } attn_verdict;
 

@@ -29,7 +29,7 @@ fi
 
 cp /etc/OpenCL/vendors/*.icd "$work/vendors/" 2>/dev/null || true
 if ! grep -qs nvidia "$work"/vendors/*.icd; then
-    library=$(find / -name 'libnvidia-opencl.so.1' -not -path '/proc/*' 2>/dev/null | head -1)
+    library=$(find / -name 'libnvidia-opencl.so.1' -not -path '/proc/*' 2>/dev/null | head -1 || true)
     [ -n "$library" ] && echo "$library" > "$work/vendors/nvidia.icd"
 fi
 export OCL_ICD_VENDORS=$work/vendors OCL_ICD_FILENAMES=

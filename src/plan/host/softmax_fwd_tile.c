@@ -7,8 +7,11 @@ enum {
     FEATURES = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET | ATTN_FEAT_WINDOW |
                ATTN_FEAT_LENS_KV | ATTN_FEAT_LSE,
     MOST_DIM = 4096,     /* beyond that one panel leaves every cache           */
-    MOST_PANELS = 4,     /* more reuse K and V no better, and split the work worse */
-    MOST_KEYS = 64       /* scores of a panel that stay in the first cache     */
+    LEAST_PANELS = 4,    /* fewer pay too much for packing K and V             */
+    MOST_PANELS = 8,     /* more hardly gain, and split the work worse         */
+    LEAST_KEYS = 64,     /* folding a key tile into O is paid for once each    */
+    MOST_KEYS = 128,     /* scores of a panel that stay in the first cache     */
+    UNITS_EACH = 4       /* tiles for each thread, so that none waits long     */
 };
 
 /* Scratch of one thread, in floats, as src/host/softmax_fwd_tile.c lays it out. */
@@ -30,20 +33,24 @@ static int64_t sum(scratch s)
     return s.q + s.o + s.state + s.scores + s.k + s.v;
 }
 
-/* The published tile for half of the core's cache, cut to whole panels. */
+/* The published tile for half of the core's cache, in whole panels: the inner
+ * loops work on one panel, so a tile that leaves the cache only reads its panels
+ * again once a key tile. The bits of a row depend on bc but not on br: bc comes
+ * from head sizes and cache alone, br may follow the number of tiles. */
 static scratch find_tile(const attn_problem *p, const attn_caps *c, int64_t *br, int64_t *bc)
 {
     const int64_t panel = attn_max(c->subgroup, 1);   /* of queries, in registers */
-    const int64_t floats = attn_max(c->fast_bytes / 2, 32 * 1024) / 4;
-    int64_t rule_br = 1, rule_bc = 1;
+    const int64_t floats = attn_max(c->fast_bytes, 64 * 1024) / 2 / 4;
+    const int64_t heads = attn_max(p->b * p->hq, 1), threads = attn_max(c->compute_units, 1);
+    int64_t panels;
 
-    attn_tile_rule(floats, p->d, p->dv, &rule_br, &rule_bc);
-    *br = panel * attn_max(1, attn_min(MOST_PANELS, rule_br / panel));
-    *bc = attn_round_up(attn_max(8, attn_min(MOST_KEYS, rule_bc)), 8);
-    while (*br > panel && sum(scratch_of(p, panel, *br, *bc)) > floats)
-        *br -= panel;
-    while (*bc > 16 && sum(scratch_of(p, panel, *br, *bc)) > floats)
-        *bc -= 8;
+    *br = *bc = 1;
+    attn_tile_rule(floats, p->d, p->dv, br, bc);
+    *bc = attn_round_down(attn_max(LEAST_KEYS, attn_min(MOST_KEYS, *bc)), 8);
+    panels = attn_max(LEAST_PANELS, attn_min(MOST_PANELS, *br / panel));
+    while (panels > 1 && heads * attn_ceil_div(p->lq, panels * panel) < UNITS_EACH * threads)
+        panels /= 2;
+    *br = panels * panel;
     return scratch_of(p, panel, *br, *bc);
 }
 
@@ -72,8 +79,9 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     attn_choice_instance(out, "br%lld,bc%lld,lanes%lld,d%lld,dv%lld,%s", (long long)br,
                          (long long)bc, (long long)c->vector_width, (long long)p->d,
                          (long long)p->dv, attn_type_name(p->type));
-    out->tile_reason = "br: panels of queries, one register tile each, as many as reuse K and V from the "
-                       "core's cache; bc: scores of a panel stay in the first cache";
+    out->tile_reason = "br: panels of queries that fill the registers, 4 to 8 of them to share "
+                       "the packing of K and V, fewer to give each thread 4 tiles; bc: scores "
+                       "of a panel stay in the first cache";
     attn_choice_budget(out, "q, transposed", 4 * s.q);
     attn_choice_budget(out, "o, in f32", 4 * s.o);
     attn_choice_budget(out, "row states", 4 * s.state);
