@@ -10,6 +10,7 @@ enum {
     FEATURES = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET | ATTN_FEAT_WINDOW |
                ATTN_FEAT_LENS_KV | ATTN_FEAT_LSE,
     MOST_DIM = 256,
+    RESERVE = 256,             /* bytes that drivers keep of the local memory */
     MOST_BYTES = 256 * 1024,   /* beyond that a tile leaves the core's own caches */
     MOST_PANELS = 4,           /* more reuse K and V no better, and split the work worse */
     MOST_KEYS = 64             /* scores of a panel that stay in the first cache */
@@ -48,7 +49,7 @@ static int64_t sum(budget b)
  * it fits: fewer keys, fewer panels, narrower panels, narrower vectors. */
 static bool find_tile(const attn_problem *p, const attn_caps *c, tile *t)
 {
-    const int64_t bytes = attn_min(c->fast_bytes, MOST_BYTES);
+    const int64_t bytes = attn_min(c->fast_bytes - RESERVE, MOST_BYTES);
     int64_t br, bc;
 
     if (!attn_tile_rule(bytes / 4, p->d, p->dv, &br, &bc))

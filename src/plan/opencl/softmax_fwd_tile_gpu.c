@@ -7,7 +7,8 @@
 enum {
     FEATURES = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET | ATTN_FEAT_WINDOW |
                ATTN_FEAT_LENS_KV | ATTN_FEAT_LSE,
-    MOST_DIM = 256
+    MOST_DIM = 256,
+    RESERVE = 256   /* bytes that drivers keep of the local memory; NVIDIA's 16 */
 };
 
 /* Best first: tx x ty work-items on bm queries x bn keys, in chunks of dc columns
@@ -44,7 +45,7 @@ static budget budget_of(const attn_problem *p, const tile *t, bool q_whole)
 
     return (budget){
         .q = 4 * t->bm * q_pitch,
-        .kv = 4 * attn_max(t->bn * (t->dc + 4), t->jc * v_pitch),
+        .kv = 4 * attn_max(t->bn * (t->dc + 4), attn_max(t->jc, t->ty) * v_pitch),
         .scores = 4 * t->bm * (t->bn + 4),
         .rows = 4 * t->bm * (t->tx + 4),
     };
@@ -64,8 +65,8 @@ static const tile *find_tile(const attn_problem *p, const attn_caps *c, bool *q_
             continue;
         if (t->bm > 16 && t->bm >= 2 * p->lq && i + 1 < N_TILES)
             continue;   /* half of its queries would not exist */
-        *q_whole = sum(budget_of(p, t, true)) <= c->fast_bytes;
-        if (*q_whole || sum(budget_of(p, t, false)) <= c->fast_bytes)
+        *q_whole = sum(budget_of(p, t, true)) <= c->fast_bytes - RESERVE;
+        if (*q_whole || sum(budget_of(p, t, false)) <= c->fast_bytes - RESERVE)
             return t;
     }
     return NULL;
@@ -88,7 +89,8 @@ static bool wide(const attn_problem *p)
     const int64_t bytes = 4 * (int64_t)attn_type_bytes(p->type);
     const attn_layout *l = p->layout;
 
-    return attn_layout_bytes(l[ATTN_TENSOR_Q], p->type) >= bytes &&
+    return p->d % 4 == 0 && p->dv % 4 == 0 &&
+           attn_layout_bytes(l[ATTN_TENSOR_Q], p->type) >= bytes &&
            attn_layout_bytes(l[ATTN_TENSOR_K], p->type) >= bytes &&
            attn_layout_bytes(l[ATTN_TENSOR_V], p->type) >= bytes;
 }
