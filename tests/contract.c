@@ -145,6 +145,11 @@ static void memory_on_each_device(void **state)
         attn_memory_free(ctx, &none);
         check_error(attn_memory_alloc(ctx, (size_t)1 << 60, &memory), ATTN_ERR_NO_MEMORY, "");
         assert_null(memory);
+        if (devices[d].kind != ATTN_DEVICE_HOST) {
+            check_error(attn_memory_alloc(ctx, (size_t)devices[d].max_alloc_bytes + 1, &memory),
+                        ATTN_ERR_NO_MEMORY, "bytes");
+            assert_null(memory);
+        }
         run_small(ctx);   /* the context still works */
         attn_ctx_destroy(&ctx);
     }

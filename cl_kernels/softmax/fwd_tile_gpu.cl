@@ -31,7 +31,7 @@
 #define BM 64      /* queries of a group: a multiple of TY */
 #endif
 #ifndef BN
-#define BN 64      /* keys of a step: a multiple of TX and of JC */
+#define BN 64      /* keys of a step: a multiple of TX */
 #endif
 #ifndef TX
 #define TX 16      /* work-items along the keys and along a value row: a power of two */
@@ -43,7 +43,7 @@
 #define DC 32      /* depth of a chunk of Q and K: a multiple of 4 */
 #endif
 #ifndef JC
-#define JC 32      /* keys of a chunk of V: a multiple of 4 */
+#define JC 32      /* keys of a chunk of V: a multiple of 4 that divides BN */
 #endif
 #ifndef Q_WHOLE
 #define Q_WHOLE 0  /* 1: the whole Q tile stays in local memory */

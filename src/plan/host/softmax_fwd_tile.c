@@ -33,21 +33,21 @@ static int64_t sum(scratch s)
     return s.q + s.o + s.state + s.scores + s.k + s.v;
 }
 
-/* The published tile for half of the core's cache, in whole panels: the inner
- * loops work on one panel, so a tile that leaves the cache only reads its panels
- * again once a key tile. The bits of a row depend on bc but not on br: bc comes
- * from head sizes and cache alone, br may follow the number of tiles. */
+/* Keys by the published rule for half of the core's cache; queries in whole panels,
+ * as many as keep Q and O in three quarters of it. The bits of a row depend on bc
+ * but not on br: bc comes from head sizes and cache alone, br may follow the number
+ * of tiles. */
 static scratch find_tile(const attn_problem *p, const attn_caps *c, int64_t *br, int64_t *bc)
 {
     const int64_t panel = attn_max(c->subgroup, 1);   /* of queries, in registers */
-    const int64_t floats = attn_max(c->fast_bytes, 64 * 1024) / 2 / 4;
+    const int64_t floats = attn_max(c->fast_bytes, 64 * 1024) / 4;
     const int64_t heads = attn_max(p->b * p->hq, 1), threads = attn_max(c->compute_units, 1);
-    int64_t panels;
+    int64_t panels = floats / 4 * 3 / (panel * (p->d + p->dv));
 
     *br = *bc = 1;
-    attn_tile_rule(floats, p->d, p->dv, br, bc);
+    attn_tile_rule(floats / 2, p->d, p->dv, br, bc);
     *bc = attn_round_down(attn_max(LEAST_KEYS, attn_min(MOST_KEYS, *bc)), 8);
-    panels = attn_max(LEAST_PANELS, attn_min(MOST_PANELS, *br / panel));
+    panels = attn_max(LEAST_PANELS, attn_min(MOST_PANELS, panels));
     while (panels > 1 && heads * attn_ceil_div(p->lq, panels * panel) < UNITS_EACH * threads)
         panels /= 2;
     *br = panels * panel;
