@@ -12,8 +12,7 @@ enum {
     MOST_DIM = 256,
     RESERVE = 256,             /* bytes that drivers keep of the local memory */
     MOST_BYTES = 256 * 1024,   /* beyond that a tile leaves the core's own caches */
-    MOST_PANELS = 4,           /* more reuse K and V no better, and split the work worse */
-    MOST_KEYS = 64             /* scores of a panel that stay in the first cache */
+    MOST_PANELS = 4            /* more reuse K and V no better, and split the work worse */
 };
 
 /* The numbers of one instance; vw floats to a vector, nv vectors to a panel. */
@@ -45,33 +44,33 @@ static int64_t sum(budget b)
     return b.q + b.o + b.scores + b.rows + b.k + b.v;
 }
 
-/* The published tile, cut to what registers and caches like, then shrunk until
- * it fits: fewer keys, fewer panels, narrower panels, narrower vectors. */
+/* Whether a tile has panels, or a panel has vectors, that no query fills. */
+static bool empty_lanes(const attn_problem *p, const tile *t, int64_t panels)
+{
+    const int64_t panel = t->nv * t->vw;
+
+    return (panels > 1 && (panels - 1) * panel >= p->lq) ||
+           (t->nv > 1 && (t->nv - 1) * t->vw >= p->lq);
+}
+
+/* The largest that fits. What costs most to lose goes last: first panels of
+ * queries (they share K and V from the cache), then vectors of a panel (they share
+ * a broadcast), then lanes, then keys (folding a tile into O is paid for once each). */
 static bool find_tile(const attn_problem *p, const attn_caps *c, tile *t)
 {
+    static const int64_t keys[] = { 64, 16, 4 };
     const int64_t bytes = attn_min(c->fast_bytes - RESERVE, MOST_BYTES);
-    int64_t br, bc;
+    const int64_t widest = c->vector_width >= 16 ? 16 : c->vector_width >= 8 ? 8 : 4;
 
-    if (!attn_tile_rule(bytes / 4, p->d, p->dv, &br, &bc))
-        return false;
-    for (t->vw = c->vector_width >= 16 ? 16 : c->vector_width >= 8 ? 8 : 4; t->vw >= 4;
-         t->vw /= 2)
-        for (t->nv = attn_min(3, attn_max(1, attn_ceil_div(p->lq, t->vw))); t->nv >= 1; t->nv--) {
-            const int64_t panel = t->nv * t->vw;
-            const int64_t most = attn_min(MOST_PANELS,
-                                          attn_max(1, attn_ceil_div(p->lq, panel)));
-            int64_t panels = attn_min(most, attn_max(1, br / panel));
-
-            t->mr = t->vw == 16 ? 8 : 4;   /* 32 vector registers, or 16 */
-            for (; panels >= 1; panels--) {
-                t->br = panels * panel;
-                t->bc = attn_round_down(attn_min(MOST_KEYS, attn_max(bc, t->mr)), t->mr);
-                while (t->bc > t->mr && sum(budget_of(p, t)) > bytes)
-                    t->bc = attn_max(t->mr, attn_round_down(t->bc / 2, t->mr));
-                if (sum(budget_of(p, t)) <= bytes && (t->bc >= 16 || panels == 1))
-                    return true;
-            }
-        }
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+        for (int64_t vw = widest; vw >= 4; vw /= 2)
+            for (int64_t nv = 3; nv >= 1; nv--)
+                for (int64_t panels = MOST_PANELS; panels >= 1; panels--) {
+                    *t = (tile){ .vw = vw, .nv = nv, .mr = vw == 16 ? 8 : 4,
+                                 .br = panels * nv * vw, .bc = keys[k] };
+                    if (!empty_lanes(p, t, panels) && sum(budget_of(p, t)) <= bytes)
+                        return true;
+                }
     return false;
 }
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* plan/opencl/softmax_fwd_tile_gpu.c: OpenCL on GPUs: a work-group shares tiles
  * of Q, K and V in local memory; each work-item owns a register tile. */
+#include <attn/device.h>
+
 #include "core/size.h"
 #include "plan/opencl/variants.h"
 
@@ -11,43 +13,53 @@ enum {
     RESERVE = 256   /* bytes that drivers keep of the local memory; NVIDIA's 16 */
 };
 
-/* Best first: tx x ty work-items on bm queries x bn keys, in chunks of dc columns
- * of Q and K and jc rows of V. The first that keeps the device's limits is taken. */
+/* Best first: tx x ty work-items on bm queries x bn keys. The first that keeps the
+ * device's limits is taken. An item holds bm/ty x bn/tx scores and bm/ty rows of
+ * ceil(dv / 4 tx) float4s of O in registers, so wide values want fewer queries. */
 typedef struct tile {
-    int32_t tx, ty, bm, bn, dc, jc;
+    int32_t tx, ty, bm, bn, dv_most;
+    bool cpu;   /* small register tiles: compilers for processors need minutes for more */
 } tile;
 
 static const tile tiles[] = {
-    { 16, 16, 64, 64, 32, 32 }, /* 4 x 4 scores an item                       */
-    { 16, 16, 64, 64, 16, 16 },
-    { 16, 8, 32, 64, 32, 32 },
-    { 16, 8, 32, 64, 16, 8 },
-    { 8, 8, 32, 32, 32, 16 },   /* 64 items: small work-group limits          */
-    { 8, 8, 32, 32, 16, 8 },
-    { 8, 4, 16, 32, 16, 8 },    /* 32 items                                   */
-    { 8, 4, 16, 16, 8, 4 },
-    { 4, 4, 8, 8, 8, 4 },
-    { 2, 1, 4, 4, 8, 4 },
-    { 1, 1, 4, 4, 4, 4 },       /* a work-group of one                        */
+    { 16, 8, 64, 64, 128, false },
+    { 16, 8, 32, 64, 256, false },
+    { 8, 16, 64, 32, 128, false },   /* 32 KiB */
+    { 16, 8, 32, 32, 256, false },
+    { 8, 4, 16, 32, 128, false },    /* work-groups of 32, or few queries */
+    { 16, 2, 8, 32, 256, false },
+    { 8, 4, 16, 16, 128, true },
+    { 16, 4, 8, 16, 256, true },
+    { 16, 2, 4, 16, 256, true },
+    { 4, 4, 8, 8, 256, true },
+    { 1, 1, 1, 4, 256, true },       /* a work-group of one */
 };
 
 enum { N_TILES = sizeof tiles / sizeof tiles[0] };
 
-/* Local memory, line by line, as the kernel declares it. */
+/* Local memory, line by line, as the kernel declares it; and the chunks: dc columns
+ * of Q and K, jc rows of V, which share one place. */
 typedef struct budget {
     int64_t q, kv, scores, rows;
+    int64_t dc, jc;
 } budget;
 
 static budget budget_of(const attn_problem *p, const tile *t, bool q_whole)
 {
-    const int64_t q_pitch = (q_whole ? attn_round_up(p->d, t->dc) : t->dc) + 4;
+    const int64_t dc = attn_min(32, attn_round_up(p->d, 4));
+    const int64_t q_pitch = (q_whole ? attn_round_up(p->d, dc) : dc) + 4;
     const int64_t v_pitch = attn_round_up(p->dv, 4 * t->tx);
+    int64_t jc = attn_min(32, t->bn);
 
+    while (jc > 4 && jc * v_pitch > t->bn * (dc + 4))
+        jc /= 2;
     return (budget){
         .q = 4 * t->bm * q_pitch,
-        .kv = 4 * attn_max(t->bn * (t->dc + 4), attn_max(t->jc, t->ty) * v_pitch),
+        .kv = 4 * attn_max(t->bn * (dc + 4), attn_max(jc, t->ty) * v_pitch),
         .scores = 4 * t->bm * (t->bn + 4),
         .rows = 4 * t->bm * (t->tx + 4),
+        .dc = dc,
+        .jc = jc,
     };
 }
 
@@ -61,9 +73,11 @@ static const tile *find_tile(const attn_problem *p, const attn_caps *c, bool *q_
     for (int i = 0; i < N_TILES; i++) {
         const tile *t = &tiles[i];
 
-        if (t->tx * t->ty > c->max_group)
+        if (t->tx * t->ty > c->max_group || p->dv > t->dv_most)
             continue;
-        if (t->bm > 16 && t->bm >= 2 * p->lq && i + 1 < N_TILES)
+        if ((c->kind == ATTN_DEVICE_CPU) > t->cpu)
+            continue;
+        if (t->bm > 16 && t->bm >= 2 * p->lq)
             continue;   /* half of its queries would not exist */
         *q_whole = sum(budget_of(p, t, true)) <= c->fast_bytes - RESERVE;
         if (*q_whole || sum(budget_of(p, t, false)) <= c->fast_bytes - RESERVE)
@@ -112,13 +126,14 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     attn_step_define(step, "BN", t->bn);
     attn_step_define(step, "TX", t->tx);
     attn_step_define(step, "TY", t->ty);
-    attn_step_define(step, "DC", t->dc);
-    attn_step_define(step, "JC", t->jc);
+    attn_step_define(step, "DC", b.dc);
+    attn_step_define(step, "JC", b.jc);
     attn_step_define(step, "Q_WHOLE", q_whole);
     attn_step_define(step, "VEC", vec);
-    attn_choice_instance(out, "bm%d,bn%d,tx%d,ty%d,dc%d,jc%d%s,vec%d,d%lld,dv%lld,%s", t->bm,
-                         t->bn, t->tx, t->ty, t->dc, t->jc, q_whole ? ",q" : "", vec,
-                         (long long)p->d, (long long)p->dv, attn_type_name(p->type));
+    attn_choice_instance(out, "bm%d,bn%d,tx%d,ty%d,dc%lld,jc%lld%s,vec%d,d%lld,dv%lld,%s",
+                         t->bm, t->bn, t->tx, t->ty, (long long)b.dc, (long long)b.jc,
+                         q_whole ? ",q" : "", vec, (long long)p->d, (long long)p->dv,
+                         attn_type_name(p->type));
     out->tile_reason = "the first of the list, largest first, that keeps the work-group limit "
                        "and the local memory";
     attn_choice_budget(out, q_whole ? "q, the whole tile" : "q, one chunk of columns", b.q);
