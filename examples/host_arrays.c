@@ -24,10 +24,15 @@ int main(void)
     float *q = random_array(HEADS * LEN * DIM), *k = random_array(KV_HEADS * LEN * DIM);
     float *v = random_array(KV_HEADS * LEN * DIM), *o = random_array(HEADS * LEN * DIM);
     float *lse = random_array(HEADS * LEN);
-    attn_softmax_desc desc = {
-        .size = sizeof desc, .type = ATTN_F32, .batch = 1, .heads_q = HEADS,
-        .heads_kv = KV_HEADS, .len_q = LEN, .len_kv = LEN, .dim_qk = DIM,
-        .use = ATTN_USE_CAUSAL };
+    attn_softmax_desc desc = { .size = sizeof desc,
+                               .type = ATTN_F32,
+                               .batch = 1,
+                               .heads_q = HEADS,
+                               .heads_kv = KV_HEADS,
+                               .len_q = LEN,
+                               .len_kv = LEN,
+                               .dim_qk = DIM,
+                               .use = ATTN_USE_CAUSAL };
     attn_device_info info;
     attn_ctx *ctx = NULL;
     int status = 1;

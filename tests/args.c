@@ -13,7 +13,7 @@ enum { B = 2, HQ = 4, HKV = 2, LQ = 5, LK = 7, D = 8, DV = 4 };
 typedef struct fixture {
     attn_ctx *ctx;
     attn_plan *plan;
-    attn_args args;      /* right in everything */
+    attn_args args; /* right in everything */
     float *memory;
     void *workspace;
 } fixture;
@@ -21,15 +21,24 @@ typedef struct fixture {
 /* Elements that no test reaches, before, between and behind the tensors. */
 enum { GAP = 64, BLOCK = B * HQ * LK * D + GAP };
 
-static float *block(fixture *f, int i) { return f->memory + i * BLOCK + GAP; }
+static float *block(fixture *f, int i)
+{
+    return f->memory + i * BLOCK + GAP;
+}
 
 static int start(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
-    attn_softmax_desc desc = {
-        .size = sizeof desc, .type = ATTN_F32, .batch = B, .heads_q = HQ, .heads_kv = HKV,
-        .len_q = LQ, .len_kv = LK, .dim_qk = D, .dim_v = DV,
-        .use = ATTN_USE_LSE | ATTN_USE_LENS_KV };
+    attn_softmax_desc desc = { .size = sizeof desc,
+                               .type = ATTN_F32,
+                               .batch = B,
+                               .heads_q = HQ,
+                               .heads_kv = HKV,
+                               .len_q = LQ,
+                               .len_kv = LK,
+                               .dim_qk = D,
+                               .dim_v = DV,
+                               .use = ATTN_USE_LSE | ATTN_USE_LENS_KV };
 
     *state = f;
     check_ok(attn_ctx_create("host", &f->ctx));
@@ -77,18 +86,18 @@ static void expect(fixture *f, const attn_args *a, attn_status want, const char 
     free(before);
 }
 
-#define BREAK(says, ...)                                  \
-    do {                                                  \
-        attn_args a = f->args;                            \
-        __VA_ARGS__;                                      \
-        expect(f, &a, ATTN_ERR_INVALID, says);            \
+#define BREAK(says, ...)                       \
+    do {                                       \
+        attn_args a = f->args;                 \
+        __VA_ARGS__;                           \
+        expect(f, &a, ATTN_ERR_INVALID, says); \
     } while (0)
 
-#define KEEP(...)                                         \
-    do {                                                  \
-        attn_args a = f->args;                            \
-        __VA_ARGS__;                                      \
-        check_ok(attn_execute(f->plan, &a, NULL));        \
+#define KEEP(...)                                  \
+    do {                                           \
+        attn_args a = f->args;                     \
+        __VA_ARGS__;                               \
+        check_ok(attn_execute(f->plan, &a, NULL)); \
     } while (0)
 
 static void the_right_call_works(void **state)
@@ -165,7 +174,7 @@ static void memory(void **state)
     KEEP(a.k.offset = 4; a.k.data_bytes = 912);
     KEEP(a.k.stride[0] = a.k.stride[1] = 0);
     KEEP(a.v.stride[2] = 0);
-    KEEP(a.k.offset = (LK - 1) * D; a.k.stride[2] = -D);   /* keys backwards */
+    KEEP(a.k.offset = (LK - 1) * D; a.k.stride[2] = -D); /* keys backwards */
 }
 
 static void outputs_have_memory_of_their_own(void **state)
@@ -199,7 +208,7 @@ static void packed_rows_are_no_overlap(void **state)
     {
         attn_args a = f->args;
         a.q.data = rows;
-        a.o.data = rows + HQ * D - 4;   /* one vector too early */
+        a.o.data = rows + HQ * D - 4; /* one vector too early */
         a.q.stride[0] = a.o.stride[0] = LQ * row;
         a.q.stride[2] = a.o.stride[2] = row;
         a.q.stride[1] = D;
@@ -231,16 +240,23 @@ static void workspaces(void **state)
 static void what_the_plan_was_not_made_for(void **state)
 {
     fixture *f = *state;
-    attn_softmax_desc desc = {
-        .size = sizeof desc, .type = ATTN_F32, .batch = B, .heads_q = HQ, .heads_kv = HKV,
-        .len_q = LQ, .len_kv = LK, .dim_qk = D, .dim_v = DV };
+    attn_softmax_desc desc = { .size = sizeof desc,
+                               .type = ATTN_F32,
+                               .batch = B,
+                               .heads_q = HQ,
+                               .heads_kv = HKV,
+                               .len_q = LQ,
+                               .len_kv = LK,
+                               .dim_qk = D,
+                               .dim_v = DV };
     attn_plan *plain = NULL;
     attn_args a = f->args;
 
     check_ok(attn_plan_softmax(f->ctx, &desc, &plain));
     check_error(attn_execute(plain, &a, NULL), ATTN_ERR_INVALID, "without ATTN_USE_LSE");
     a.lse = (attn_tensor){ 0 };
-    check_error(attn_execute(plain, &a, NULL), ATTN_ERR_INVALID, "without ATTN_USE_LENS_KV");
+    check_error(attn_execute(plain, &a, NULL), ATTN_ERR_INVALID,
+                "without ATTN_USE_LENS_KV");
     a.lens_kv = (attn_tensor){ 0 };
     check_ok(attn_execute(plain, &a, NULL));
     attn_plan_destroy(&plain);
@@ -249,16 +265,23 @@ static void what_the_plan_was_not_made_for(void **state)
 static void host_lengths_are_checked_in_the_one_call_form(void **state)
 {
     fixture *f = *state;
-    attn_softmax_desc desc = {
-        .size = sizeof desc, .type = ATTN_F32, .batch = B, .heads_q = HQ, .heads_kv = HKV,
-        .len_q = LQ, .len_kv = LK, .dim_qk = D, .dim_v = DV, .use = ATTN_USE_LENS_KV };
+    attn_softmax_desc desc = { .size = sizeof desc,
+                               .type = ATTN_F32,
+                               .batch = B,
+                               .heads_q = HQ,
+                               .heads_kv = HKV,
+                               .len_q = LQ,
+                               .len_kv = LK,
+                               .dim_qk = D,
+                               .dim_v = DV,
+                               .use = ATTN_USE_LENS_KV };
     int32_t *lens = f->args.lens_kv.data;
 
     check_ok(attn_softmax_forward_host_args(f->ctx, &desc, NULL, &f->args));
     lens[1] = LK + 1;
     check_error(attn_softmax_forward_host_args(f->ctx, &desc, NULL, &f->args),
                 ATTN_ERR_INVALID, "lens_kv[1] = 8, want 0 .. 7");
-    check_ok(attn_execute(f->plan, &f->args, NULL));   /* clamped */
+    check_ok(attn_execute(f->plan, &f->args, NULL)); /* clamped */
     lens[1] = -1;
     check_error(attn_softmax_forward_host_args(f->ctx, &desc, NULL, &f->args),
                 ATTN_ERR_INVALID, "lens_kv[1] = -1");
@@ -279,8 +302,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(packed_rows_are_no_overlap, start, stop),
         cmocka_unit_test_setup_teardown(workspaces, start, stop),
         cmocka_unit_test_setup_teardown(what_the_plan_was_not_made_for, start, stop),
-        cmocka_unit_test_setup_teardown(host_lengths_are_checked_in_the_one_call_form, start,
-                                        stop),
+        cmocka_unit_test_setup_teardown(host_lengths_are_checked_in_the_one_call_form,
+                                        start, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,8 +17,13 @@ enum { LK = 3, D = 16 };
 
 static void run_small(attn_ctx *ctx)
 {
-    const attn_softmax_desc desc = { .size = sizeof desc, .type = ATTN_F32, .batch = 1,
-                                     .heads_q = 1, .heads_kv = 1, .len_q = 1, .len_kv = LK,
+    const attn_softmax_desc desc = { .size = sizeof desc,
+                                     .type = ATTN_F32,
+                                     .batch = 1,
+                                     .heads_q = 1,
+                                     .heads_kv = 1,
+                                     .len_q = 1,
+                                     .len_kv = LK,
                                      .dim_qk = D };
     float q[D], k[LK * D], v[LK * D], o[D], lse = 0;
 
@@ -32,7 +37,7 @@ static void run_small(attn_ctx *ctx)
     check_ok(attn_softmax_forward_host(ctx, &desc, q, k, v, o, &lse));
     for (int i = 0; i < D; i++)
         assert_true(o[i] > 0.99999f && o[i] < 1.00001f);
-    assert_true(lse > 1.09861f && lse < 1.09862f);   /* ln 3 */
+    assert_true(lse > 1.09861f && lse < 1.09862f); /* ln 3 */
 }
 
 static void lists_tell_what_is_here(void **state)
@@ -61,7 +66,11 @@ static void lists_tell_what_is_here(void **state)
 
 static void selectors(void **state)
 {
-    static const struct { const char *selector; attn_status want; const char *says; } bad[] = {
+    static const struct {
+        const char *selector;
+        attn_status want;
+        const char *says;
+    } bad[] = {
         { "", ATTN_ERR_INVALID, "want auto, host" },
         { "gpu", ATTN_ERR_INVALID, "selector = \"gpu\"" },
         { "opencl", ATTN_ERR_INVALID, "opencl:N" },
@@ -135,22 +144,24 @@ static void memory_on_each_device(void **state)
         check_error(attn_memory_upload(ctx, NULL, 0, in, 4), ATTN_ERR_INVALID, "memory");
         check_error(attn_memory_upload(ctx, memory, 0, NULL, 4), ATTN_ERR_INVALID, "from");
         check_error(attn_memory_download(ctx, NULL, memory, 0, 4), ATTN_ERR_INVALID, "to");
-        if (devices[d].kind != ATTN_DEVICE_HOST) {   /* a pointer does not know its size */
+        if (devices[d].kind != ATTN_DEVICE_HOST) { /* a pointer does not know its size */
             check_error(attn_memory_upload(ctx, memory, 37, in, 64), ATTN_ERR_INVALID, "");
-            check_error(attn_memory_download(ctx, out, memory, SIZE_MAX, 64), ATTN_ERR_INVALID,
-                        "");
+            check_error(attn_memory_download(ctx, out, memory, SIZE_MAX, 64),
+                        ATTN_ERR_INVALID, "");
         }
         attn_memory_free(ctx, &memory);
         assert_null(memory);
         attn_memory_free(ctx, &none);
-        check_error(attn_memory_alloc(ctx, (size_t)1 << 60, &memory), ATTN_ERR_NO_MEMORY, "");
+        check_error(attn_memory_alloc(ctx, (size_t)1 << 60, &memory), ATTN_ERR_NO_MEMORY,
+                    "");
         assert_null(memory);
         if (devices[d].kind != ATTN_DEVICE_HOST) {
-            check_error(attn_memory_alloc(ctx, (size_t)devices[d].max_alloc_bytes + 1, &memory),
-                        ATTN_ERR_NO_MEMORY, "bytes");
+            check_error(
+                attn_memory_alloc(ctx, (size_t)devices[d].max_alloc_bytes + 1, &memory),
+                ATTN_ERR_NO_MEMORY, "bytes");
             assert_null(memory);
         }
-        run_small(ctx);   /* the context still works */
+        run_small(ctx); /* the context still works */
         attn_ctx_destroy(&ctx);
     }
 }
@@ -196,8 +207,10 @@ static void variants_say_yes_or_why_not(void **state)
         check_error(attn_plan_softmax(ctx, &desc, &plan), ATTN_ERR_UNSUPPORTED,
                     list[0].reason);
         check_error(attn_plan_softmax_with(ctx, &desc,
-                        &(attn_options){ .size = sizeof(attn_options), .variant = "fastest" },
-                        &plan), ATTN_ERR_INVALID, "variant = \"fastest\"");
+                                           &(attn_options){ .size = sizeof(attn_options),
+                                                            .variant = "fastest" },
+                                           &plan),
+                    ATTN_ERR_INVALID, "variant = \"fastest\"");
         check_error(attn_plan_softmax_with(ctx, &desc, &(attn_options){ .size = 1 }, &plan),
                     ATTN_ERR_INVALID, "options.size = 1");
         attn_ctx_destroy(&ctx);
@@ -224,8 +237,9 @@ static void plans_as_text(void **state)
         assert_string_equal(text, again);
         attn_plan_destroy(&plan);
 
-        check_error(attn_plan_parse(ctx, "vulkan:softmax_fwd_tile[x] softmax_fwd:f32", &plan),
-                    ATTN_ERR_INVALID, "back end \"vulkan\"");
+        check_error(
+            attn_plan_parse(ctx, "vulkan:softmax_fwd_tile[x] softmax_fwd:f32", &plan),
+            ATTN_ERR_INVALID, "back end \"vulkan\"");
         check_error(attn_plan_parse(ctx, "softmax_fwd_tile softmax_fwd:f32", &plan),
                     ATTN_ERR_INVALID, "want BACKEND:VARIANT[INSTANCE] PROBLEM");
         snprintf(again, sizeof again, "%.*s[another] %s", (int)strcspn(text, "["), text,

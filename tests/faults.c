@@ -83,12 +83,14 @@ static attn_args args_of(trial *t)
 {
     const attn_softmax_desc *d = &t->desc;
     const int64_t dv = d->dim_v ? d->dim_v : d->dim_qk;
-    attn_args a = { .size = sizeof a,
+    attn_args a = {
+        .size = sizeof a,
         .q = attn_tensor_bhld(t->q, ATTN_F32, d->batch, d->heads_q, d->len_q, d->dim_qk),
         .k = attn_tensor_bhld(t->k, ATTN_F32, d->batch, d->heads_kv, d->len_kv, d->dim_qk),
         .v = attn_tensor_bhld(t->v, ATTN_F32, d->batch, d->heads_kv, d->len_kv, dv),
         .o = attn_tensor_bhld(t->o, ATTN_F32, d->batch, d->heads_q, d->len_q, dv),
-        .lse = attn_tensor_bhld(t->lse, ATTN_F32, d->batch, d->heads_q, d->len_q, 1) };
+        .lse = attn_tensor_bhld(t->lse, ATTN_F32, d->batch, d->heads_q, d->len_q, 1)
+    };
 
     if (d->use & ATTN_USE_LENS_KV)
         a.lens_kv = attn_tensor_vector(t->lens, ATTN_I32, d->batch);
@@ -202,19 +204,25 @@ static void large_f16(attn_ctx *ctx, const char *variant)
     uint16_t q[D], k[LK * D], v[LK * D], o[D];
     static const uint16_t number[] = { 0, 0x3c00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600 };
     float lse = 0;
-    const attn_softmax_desc desc = { .size = sizeof desc, .type = ATTN_F16, .batch = 1,
-                                     .heads_q = 1, .heads_kv = 1, .len_q = 1, .len_kv = LK,
+    const attn_softmax_desc desc = { .size = sizeof desc,
+                                     .type = ATTN_F16,
+                                     .batch = 1,
+                                     .heads_q = 1,
+                                     .heads_kv = 1,
+                                     .len_q = 1,
+                                     .len_kv = LK,
                                      .dim_qk = D };
     const attn_options options = { .size = sizeof options, .variant = variant };
-    const attn_args a = { .size = sizeof a, .q = attn_tensor_bhld(q, ATTN_F16, 1, 1, 1, D),
+    const attn_args a = { .size = sizeof a,
+                          .q = attn_tensor_bhld(q, ATTN_F16, 1, 1, 1, D),
                           .k = attn_tensor_bhld(k, ATTN_F16, 1, 1, LK, D),
                           .v = attn_tensor_bhld(v, ATTN_F16, 1, 1, LK, D),
                           .o = attn_tensor_bhld(o, ATTN_F16, 1, 1, 1, D),
                           .lse = attn_tensor_bhld(&lse, ATTN_F32, 1, 1, 1, 1) };
 
     for (int i = 0; i < LK * D; i++) {
-        q[i % D] = k[i] = 0x5cb0;      /* 300 */
-        v[i] = number[i / D];          /* j   */
+        q[i % D] = k[i] = 0x5cb0; /* 300 */
+        v[i] = number[i / D];     /* j   */
         o[i % D] = 0xffff;
     }
     check_ok(attn_softmax_forward_host_args(ctx, &desc, &options, &a));
@@ -269,10 +277,14 @@ static void weights_of_zero(attn_ctx *ctx, const char *variant)
  * value 4^j, so a mean of visible values names them. */
 static void alignments(attn_ctx *ctx, const char *variant)
 {
-    static const struct { const char *problem; const char *rows[9]; } cases[] = {
+    static const struct {
+        const char *problem;
+        const char *rows[9];
+    } cases[] = {
         { "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk5,d4,causal", { "10000", "11000" } },
         { "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk5,d4,causal,align=br", { "11110", "11111" } },
-        { "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk2,d4,causal", { "10", "11", "11", "11", "11" } },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk2,d4,causal",
+          { "10", "11", "11", "11", "11" } },
         { "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk2,d4,causal,align=br",
           { "00", "00", "00", "10", "11" } },
         { "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk4,d4,causal", { "1000" } },
@@ -287,9 +299,12 @@ static void alignments(attn_ctx *ctx, const char *variant)
           { "100000", "110000", "111000", "011100", "001110", "000111" } },
         { "softmax_fwd:f32,b1,hq1,hkv1,lq3,lk5,d4,window=0:1,align=br",
           { "00110", "00011", "00001" } },
-        { "softmax_fwd:f32,b1,hq1,hkv1,lq3,lk5,d4,window=-1:1", { "11000", "11100", "11110" } },
-        { "softmax_fwd:f32,b1,hq1,hkv1,lq3,lk5,d4,window=1:-1", { "11111", "11111", "01111" } },
-        { "softmax_fwd:f32,b1,hq1,hkv1,lq3,lk3,d4,causal,window=0:2", { "100", "010", "001" } },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq3,lk5,d4,window=-1:1",
+          { "11000", "11100", "11110" } },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq3,lk5,d4,window=1:-1",
+          { "11111", "11111", "01111" } },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq3,lk3,d4,causal,window=0:2",
+          { "100", "010", "001" } },
         { "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk3,d4,window=0:0,offset=7", { "000", "000" } },
     };
 
@@ -318,7 +333,8 @@ static void bottom_right_with_lengths(attn_ctx *ctx, const char *variant)
 {
     trial t;
 
-    trial_make(&t, ctx, variant, "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d4,causal,align=br,lens");
+    trial_make(&t, ctx, variant,
+               "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d4,causal,align=br,lens");
     t.lens[0] = 2;
     fill(t.q, t.nq, 0);
     for (int64_t e = 0; e < t.nv; e++)
@@ -378,7 +394,7 @@ static void grouped_heads(attn_ctx *ctx, const char *variant)
 
     trial_make(&t, ctx, variant, "softmax_fwd:f32,b2,hq4,hkv2,lq3,lk5,d8");
     for (int64_t e = 0; e < t.nv; e++)
-        t.v[e] = (float)(e / 40);      /* batch * 2 + head */
+        t.v[e] = (float)(e / 40); /* batch * 2 + head */
     trial_run(&t);
     for (int64_t e = 0; e < t.no; e++)
         near(&t, "o", e, t.o[e], (double)(e / 48), 1e-5);
@@ -403,7 +419,10 @@ static void strides(attn_ctx *ctx, const char *variant)
     wide = array(n + 1);
     fill(wide, n + 1, -7);
     a = args_of(&t);
-    a.o = (attn_tensor){ .type = ATTN_F32, .data = wide, .offset = 1, .size = { B, HQ, LQ, D },
+    a.o = (attn_tensor){ .type = ATTN_F32,
+                         .data = wide,
+                         .offset = 1,
+                         .size = { B, HQ, LQ, D },
                          .stride = { LQ * HQ * row, row, HQ * row, 1 } };
     trial_run_args(&t, &a);
     for (int64_t e = 0; e <= n; e++) {
@@ -421,7 +440,9 @@ static void strides(attn_ctx *ctx, const char *variant)
     for (int64_t e = 0; e < plain.nk; e++)
         wide[2 * e] = plain.k[e], wide[2 * e + 1] = NAN;
     a = args_of(&t);
-    a.k = (attn_tensor){ .type = ATTN_F32, .data = wide, .size = { B, HK, LK, D },
+    a.k = (attn_tensor){ .type = ATTN_F32,
+                         .data = wide,
+                         .size = { B, HK, LK, D },
                          .stride = { HK * LK * D * 2, LK * D * 2, D * 2, 2 } };
     for (int64_t e = 0; e < plain.nv; e++)
         t.v[e] = plain.v[(e / D / LK * LK + LK - 1 - e / D % LK) * D + e % D];
@@ -431,7 +452,7 @@ static void strides(attn_ctx *ctx, const char *variant)
     for (int64_t e = 0; e < plain.no; e++)
         near(&t, "o", e, t.o[e], plain.o[e], 2e-6);
     free(wide);
-    trial_run(&plain);   /* I1: contiguous again after the others */
+    trial_run(&plain); /* I1: contiguous again after the others */
 
     /* I4: one key/value head for all, by a stride of 0 */
     a = args_of(&t);
@@ -470,11 +491,11 @@ static void lengths_around_1024(attn_ctx *ctx, const char *variant)
     }
 }
 
-#define EACH(name, problem)                       \
-    static void test_##name(void **state)         \
-    {                                             \
-        (void)state;                              \
-        on_each(problem, name);                   \
+#define EACH(name, problem)               \
+    static void test_##name(void **state) \
+    {                                     \
+        (void)state;                      \
+        on_each(problem, name);           \
     }
 
 EACH(empty_rows, "softmax_fwd:f32,b1,hq1,hkv1,lq8,lk4,d8,causal,align=br,lse")
@@ -483,8 +504,10 @@ EACH(large_f16, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk7,d128,lse")
 EACH(equal_scores, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk65537,d4,lse")
 EACH(weights_of_zero, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk300,d4,lse")
 EACH(alignments, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk5,d4,causal,lse")
-EACH(bottom_right_with_lengths, "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d4,causal,align=br,lens")
-EACH(windows_that_are_causal_or_nothing, "softmax_fwd:f32,b1,hq1,hkv1,lq33,lk33,d8,causal,lse")
+EACH(bottom_right_with_lengths,
+     "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d4,causal,align=br,lens")
+EACH(windows_that_are_causal_or_nothing,
+     "softmax_fwd:f32,b1,hq1,hkv1,lq33,lk33,d8,causal,lse")
 EACH(no_keys, "softmax_fwd:f32,b1,hq2,hkv2,lq4,lk0,d8,lse")
 EACH(grouped_heads, "softmax_fwd:f32,b2,hq4,hkv2,lq3,lk5,d8,lse")
 EACH(strides, "softmax_fwd:f32,b2,hq4,hkv2,lq19,lk70,d24,causal,lse,layout=any")
@@ -514,12 +537,12 @@ static void test_strides_beyond_2_to_the_31(void **state)
                 trial plain, x;
                 attn_args a;
 
-                trial_make(&plain, host, variants[v], axis
-                           ? "softmax_fwd:f32,b1,hq2,hkv2,lq16,lk16,d64"
-                           : "softmax_fwd:f32,b2,hq1,hkv1,lq16,lk16,d64");
-                trial_make(&x, host, variants[v], axis
-                           ? "softmax_fwd:f32,b1,hq2,hkv2,lq16,lk16,d64"
-                           : "softmax_fwd:f32,b2,hq1,hkv1,lq16,lk16,d64");
+                trial_make(&plain, host, variants[v],
+                           axis ? "softmax_fwd:f32,b1,hq2,hkv2,lq16,lk16,d64"
+                                : "softmax_fwd:f32,b2,hq1,hkv1,lq16,lk16,d64");
+                trial_make(&x, host, variants[v],
+                           axis ? "softmax_fwd:f32,b1,hq2,hkv2,lq16,lk16,d64"
+                                : "softmax_fwd:f32,b2,hq1,hkv1,lq16,lk16,d64");
                 trial_run(&plain);
                 a = args_of(&x);
                 t[0] = &a.q, t[1] = &a.k, t[2] = &a.v, t[3] = &a.o, t[4] = &a.lse;
@@ -532,8 +555,8 @@ static void test_strides_beyond_2_to_the_31(void **state)
                 trial_run_args(&x, &a);
                 for (int i = 0; i < 2; i++)
                     if (which >= 3)
-                        memcpy(which == 3 ? x.o + i * half : x.lse + i * half, sparse + i * far,
-                               (size_t)half * sizeof(float));
+                        memcpy(which == 3 ? x.o + i * half : x.lse + i * half,
+                               sparse + i * far, (size_t)half * sizeof(float));
                 assert_memory_equal(x.o, plain.o, (size_t)x.no * sizeof(float));
                 assert_memory_equal(x.lse, plain.lse, (size_t)x.nlse * sizeof(float));
                 trial_free(&plain);
@@ -589,7 +612,7 @@ static void test_memory_is_linear_in_length(void **state)
     getrusage(RUSAGE_SELF, &before);
     trial_run(&t);
     getrusage(RUSAGE_SELF, &after);
-    assert_true(after.ru_maxrss - before.ru_maxrss < 64 * 1024);   /* KiB */
+    assert_true(after.ru_maxrss - before.ru_maxrss < 64 * 1024); /* KiB */
     near(&t, "o", 0, t.o[0], t.v[0], 1e-6);
     trial_free(&t);
 }
@@ -601,8 +624,13 @@ static void *come_and_go(void *arg)
     uintptr_t wrong = 0;
 
     for (int i = 0; i < 3; i++) {
-        const attn_softmax_desc d = { .size = sizeof d, .type = ATTN_F32, .batch = 1,
-                                      .heads_q = 1, .heads_kv = 1, .len_q = 2, .len_kv = 3,
+        const attn_softmax_desc d = { .size = sizeof d,
+                                      .type = ATTN_F32,
+                                      .batch = 1,
+                                      .heads_q = 1,
+                                      .heads_kv = 1,
+                                      .len_q = 2,
+                                      .len_kv = 3,
                                       .dim_qk = 8 };
         float q[16] = { 0 }, k[24] = { 0 }, v[24], o[16] = { 0 };
         attn_ctx *ctx = NULL;
@@ -657,7 +685,7 @@ int main(void)
 
     if (attn_device_list(devices, MAX_DEVICES, &n_devices) != ATTN_OK)
         return 1;
-    for (size_t d = 0; d < n_devices; d++)   /* the host comes last */
+    for (size_t d = 0; d < n_devices; d++) /* the host comes last */
         if (attn_ctx_create(devices[d].selector, &contexts[d]) != ATTN_OK) {
             fprintf(stderr, "%s: %s\n", devices[d].selector, attn_last_error());
             return 1;

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-static char dir[64], path[96];     /* a folder of our own, and one file in it */
+static char dir[64], path[96]; /* a folder of our own, and one file in it */
 static char err[256];
 
 static int enter(void **state)
@@ -32,7 +32,7 @@ static int leave(void **state)
 {
     (void)state;
     unlink(path);
-    return rmdir(dir);     /* fails if a test left a temporary file behind */
+    return rmdir(dir); /* fails if a test left a temporary file behind */
 }
 
 static void write_file(const void *bytes, size_t n)
@@ -85,10 +85,13 @@ static void refused(const char *want)
 
 static void test_round_trip(void **state)
 {
-    static const struct { int rank; int64_t shape[4]; } cases[] = {
-        { 0, { 0 } }, { 1, { 7 } }, { 1, { 0 } }, { 2, { 3, 5 } }, { 3, { 2, 0, 4 } },
-        { 4, { 1, 2, 3, 4 } }, { 4, { 0, 0, 0, 0 } }, { 2, { 1000, 1000 } },
-        { 2, { INT64_C(1) << 59, 0 } },
+    static const struct {
+        int rank;
+        int64_t shape[4];
+    } cases[] = {
+        { 0, { 0 } },          { 1, { 7 } },          { 1, { 0 } },
+        { 2, { 3, 5 } },       { 3, { 2, 0, 4 } },    { 4, { 1, 2, 3, 4 } },
+        { 4, { 0, 0, 0, 0 } }, { 2, { 1000, 1000 } }, { 2, { INT64_C(1) << 59, 0 } },
     };
     (void)state;
     for (int t = NPY_F4; t <= NPY_I8; t++)
@@ -118,10 +121,15 @@ static void test_round_trip(void **state)
 
 static void test_accepted(void **state)
 {
-    static const struct { const char *text; int rank; size_t bytes; } cases[] = {
+    static const struct {
+        const char *text;
+        int rank;
+        size_t bytes;
+    } cases[] = {
         { "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", 2, 24 },
         { "{'descr':'<f4','fortran_order':False,'shape':(2,3)}", 2, 24 },
-        { "  {\t\"shape\" :\n ( 2 , 3 , ) , \"fortran_order\" : False ,\r\n'descr' : \"<f4\" }  ",
+        { "  {\t\"shape\" :\n ( 2 , 3 , ) , \"fortran_order\" : False ,\r\n'descr' : "
+          "\"<f4\" }  ",
           2, 24 },
         { "{'shape': (), 'fortran_order': False, 'descr': '<f8'}", 0, 8 },
         { "{'shape': (3,), 'fortran_order': False, 'descr': '|b1'}", 1, 3 },
@@ -151,7 +159,9 @@ static void test_accepted(void **state)
 
 static void test_refused_headers(void **state)
 {
-    static const struct { const char *text, *want; } cases[] = {
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
         { HEAD "(2, 3)} x", "nothing after the dictionary" },
         { HEAD "(2, 3)", "',' or '}'" },
         { HEAD "(2, 3),,}", "a string" },
@@ -172,7 +182,8 @@ static void test_refused_headers(void **state)
         { HEAD "(9223372036854775807,)}", "too large" },
         { HEAD "(9223372036854775808,)}", "64 bits" },
         { HEAD "(99999999999999999999999999999999999999999999999999,)}", "64 bits" },
-        { HEAD "(1000000000000,)}", "holds 24 bytes of data, its shape needs 4000000000000" },
+        { HEAD "(1000000000000,)}",
+          "holds 24 bytes of data, its shape needs 4000000000000" },
         { HEAD "(2, 4)}", "holds 24 bytes of data, its shape needs 32" },
         { HEAD "(2, 2)}", "goes on after the 16 bytes" },
         { HEAD "()}", "goes on after the 4 bytes" },
@@ -193,13 +204,16 @@ static void test_refused_headers(void **state)
         { "{'descr': '=f4', 'fortran_order': False, 'shape': (2, 3)}", "type '=f4'" },
         { "{'descr': '<c8', 'fortran_order': False, 'shape': (3,)}", "type '<c8'" },
         { "{'descr': '|O', 'fortran_order': False, 'shape': (3,)}", "type '|O'" },
-        { "{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (6,)}", "structured" },
+        { "{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (6,)}",
+          "structured" },
         { "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3)}", "ascontiguousarray" },
         { "{'descr': '<f4', 'fortran_order': true, 'shape': (2, 3)}", "True or False" },
         { "{'descr': '<f4', 'fortran_order': 0, 'shape': (2, 3)}", "True or False" },
         { "{'descr': '<f4', 'fortran_order': Falsey, 'shape': (2, 3)}", "',' or '}'" },
-        { "{'descr': '<f4', 'fortran_order': False, 'shap\xc3\xa9': (2, 3)}", "0xc3, not ASCII" },
-        { "{'descr': '<f4', \x01 'fortran_order': False, 'shape': (2, 3)}", "0x01, not ASCII" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shap\xc3\xa9': (2, 3)}",
+          "0xc3, not ASCII" },
+        { "{'descr': '<f4', \x01 'fortran_order': False, 'shape': (2, 3)}",
+          "0x01, not ASCII" },
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
@@ -213,7 +227,11 @@ static void test_refused_headers(void **state)
 
 static void test_refused_starts(void **state)
 {
-    static const struct { const char *bytes; size_t n; const char *want; } cases[] = {
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *want;
+    } cases[] = {
         { BYTES(""), "first 8 bytes" },
         { BYTES("\x93NUM"), "first 8 bytes" },
         { BYTES("PK\x03\x04 is a zip"), "does not start with" },
@@ -259,7 +277,10 @@ static void test_truncations(void **state)
     (void)state;
     for (size_t cut = 0; cut < n; cut++) {
         write_file(file, cut);
-        refused(cut < 8 ? "first 8" : cut < 10 ? "length" : cut < data ? "header" : "needs 24");
+        refused(cut < 8      ? "first 8"
+                : cut < 10   ? "length"
+                : cut < data ? "header"
+                             : "needs 24");
     }
     write_file(file, n);
     assert_int_equal(npy_load(path, &a, err, sizeof err), 0);
@@ -295,7 +316,7 @@ static void test_unreadable(void **state)
     assert_int_equal(rmdir(path), 0);
     write_file("", 0);
     assert_int_equal(chmod(path, 0), 0);
-    if (geteuid() != 0)     /* root reads everything */
+    if (geteuid() != 0) /* root reads everything */
         refused("cannot open: Permission denied");
     unlink(path);
     assert_int_equal(npy_load(path, &a, NULL, 0), -1);
@@ -305,7 +326,10 @@ static void test_unreadable(void **state)
         assert_true(strlen(err) < cap);
         assert_int_equal(err[cap], 'x');
     }
-    assert_int_equal(npy_load("no\nsuch\x1b" "file", &a, err, sizeof err), -1);
+    assert_int_equal(npy_load("no\nsuch\x1b"
+                              "file",
+                              &a, err, sizeof err),
+                     -1);
     assert_memory_equal(err, "no?such?file: ", 14);
 }
 
@@ -360,7 +384,7 @@ static void test_save_keeps_old(void **state)
     (void)state;
     assert_int_equal(chmod(path, 0640), 0);
     assert_int_equal(npy_alloc(&big, NPY_F8, 1, (int64_t[]){ 100000 }), 0);
-    signal(SIGXFSZ, SIG_IGN);      /* the nearest thing to a full disk */
+    signal(SIGXFSZ, SIG_IGN); /* the nearest thing to a full disk */
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     tight = old;
     tight.rlim_cur = 65536;
@@ -375,7 +399,7 @@ static void test_save_keeps_old(void **state)
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0640);
     assert_int_equal(chmod(path, 0440), 0);
-    if (geteuid() != 0) {     /* root writes everything */
+    if (geteuid() != 0) { /* root writes everything */
         assert_int_equal(npy_save(path, &big, err, sizeof err), -1);
         assert_non_null(strstr(err, "cannot write: Permission denied"));
     }
@@ -418,7 +442,8 @@ static void test_save_elsewhere(void **state)
     assert_int_equal(npy_save(path, &a, err, sizeof err), -1);
     assert_int_equal(npy_alloc(&a, NPY_F4, 5, a.shape), -1);
     assert_int_equal(npy_alloc(&a, NPY_F4, 1, (int64_t[]){ -1 }), -1);
-    assert_int_equal(npy_alloc(&a, NPY_F8, 2, (int64_t[]){ INT64_C(1) << 32, 1 << 30 }), -1);
+    assert_int_equal(npy_alloc(&a, NPY_F8, 2, (int64_t[]){ INT64_C(1) << 32, 1 << 30 }),
+                     -1);
 }
 
 static uint32_t bits_of(float x)
@@ -458,7 +483,8 @@ static void test_rounding(void **state)
             float mid = 0.5f * (lo + hi);
             assert_int_equal(npy_float_to_half(s * mid), sign | (h + (h & 1)));
             assert_int_equal(npy_float_to_half(s * nextafterf(mid, 0)), sign | h);
-            assert_int_equal(npy_float_to_half(s * nextafterf(mid, INFINITY)), sign | (h + 1));
+            assert_int_equal(npy_float_to_half(s * nextafterf(mid, INFINITY)),
+                             sign | (h + 1));
         }
     assert_int_equal(npy_float_to_half(1e30f), 0x7c00);
     assert_int_equal(npy_float_to_half(-1e-30f), 0x8000);
@@ -475,14 +501,17 @@ static void test_rounding(void **state)
                              b + (low > 0x8000 || (low == 0x8000 && (b & 1))));
         }
     }
-    uint32_t nan = 0x7f800001;     /* cutting its bits off would give infinity */
+    uint32_t nan = 0x7f800001; /* cutting its bits off would give infinity */
     float x;
     memcpy(&x, &nan, sizeof x);
     assert_int_equal(npy_float_to_bf16(x), 0x7fc0);
     assert_int_equal(npy_float_to_half(x), 0x7e00);
 }
 
-#define TEST(name, what) { what, name, NULL, NULL, NULL }
+#define TEST(name, what)             \
+    {                                \
+        what, name, NULL, NULL, NULL \
+    }
 
 int main(void)
 {

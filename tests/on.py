@@ -39,7 +39,7 @@ def main():
             env["OCL_ICD_VENDORS"] = str(icd)
         if name == "oclgrind":   # the checker itself: found races and errors fail the command
             log = folder + "/oclgrind.log"
-            command = ["oclgrind", "--data-races", "--log", log, "--"] + command
+            command = ["oclgrind", "--data-races", "--log", log] + command
             del env["OCL_ICD_VENDORS"]
             status = os.spawnvpe(os.P_WAIT, command[0], command, env)
             found = pathlib.Path(log).read_text() if pathlib.Path(log).exists() else ""

@@ -14,13 +14,31 @@ static attn_device_info info;
 static attn_step step_of(const char *kernel)
 {
     static const attn_define defines[] = {
-        { "TYPE", 0 }, { "D", 8 }, { "DV", 8 }, { "FEAT_RANGE_LEFT", 0 },
-        { "FEAT_RANGE_RIGHT", 0 }, { "FEAT_ALIGN_BR", 0 }, { "FEAT_LENS", 0 },
-        { "FEAT_LSE", 0 }, { "CONTIG_Q", 1 }, { "CONTIG_K", 1 }, { "CONTIG_V", 1 },
-        { "CONTIG_O", 1 }, { "VW", 4 }, { "NV", 1 }, { "MR", 4 }, { "BR", 4 }, { "BC", 8 },
+        { "TYPE", 0 },
+        { "D", 8 },
+        { "DV", 8 },
+        { "FEAT_RANGE_LEFT", 0 },
+        { "FEAT_RANGE_RIGHT", 0 },
+        { "FEAT_ALIGN_BR", 0 },
+        { "FEAT_LENS", 0 },
+        { "FEAT_LSE", 0 },
+        { "CONTIG_Q", 1 },
+        { "CONTIG_K", 1 },
+        { "CONTIG_V", 1 },
+        { "CONTIG_O", 1 },
+        { "VW", 4 },
+        { "NV", 1 },
+        { "MR", 4 },
+        { "BR", 4 },
+        { "BC", 8 },
     };
-    attn_step s = { .kernel = kernel, .tile_q = 4, .tile_k = 8, .block = 1, .type = ATTN_F32,
-                    .d = 8, .dv = 8 };
+    attn_step s = { .kernel = kernel,
+                    .tile_q = 4,
+                    .tile_k = 8,
+                    .block = 1,
+                    .type = ATTN_F32,
+                    .d = 8,
+                    .dv = 8 };
 
     for (size_t i = 0; i < sizeof defines / sizeof defines[0]; i++)
         s.define[s.n_defines++] = defines[i];
@@ -53,11 +71,11 @@ static void a_source_that_does_not_compile_gives_the_log(void **state)
     int64_t limit;
 
     (void)state;
-    s.define[s.n_defines++] = (attn_define){ "attn_range", 7 };   /* breaks a type's name */
+    s.define[s.n_defines++] = (attn_define){ "attn_range", 7 }; /* breaks a type's name */
     check_error(build(&s, &limit), ATTN_ERR_BUILD, "error");
-    check_error(build(&s, &limit), ATTN_ERR_BUILD, "error");   /* not remembered as good */
+    check_error(build(&s, &limit), ATTN_ERR_BUILD, "error"); /* not remembered as good */
     s = step_of("softmax_fwd_tile_cpu");
-    check_ok(build(&s, &limit));                               /* the device still works */
+    check_ok(build(&s, &limit)); /* the device still works */
 }
 
 static void an_unknown_kernel_is_named(void **state)
@@ -80,8 +98,8 @@ static void too_much_local_memory_is_no_crash(void **state)
         if (!strcmp(s.define[i].name, "BR"))
             s.define[i].value = (int32_t)(info.fast_bytes / 16 / 4 * 4);
     st = build(&s, &limit);
-    assert_true((st == ATTN_OK && limit == 0 && attn_last_error()[0]) || st == ATTN_ERR_BUILD ||
-                st == ATTN_ERR_NO_MEMORY);
+    assert_true((st == ATTN_OK && limit == 0 && attn_last_error()[0]) ||
+                st == ATTN_ERR_BUILD || st == ATTN_ERR_NO_MEMORY);
 }
 
 int main(void)
@@ -95,7 +113,8 @@ int main(void)
     char reason[256];
     int n = 0, failed;
 
-    if (attn_backend_opencl.count(&(attn_env){ 0 }, &n, reason, sizeof reason) != ATTN_OK || !n) {
+    if (attn_backend_opencl.count(&(attn_env){ 0 }, &n, reason, sizeof reason) != ATTN_OK ||
+        !n) {
         printf("no OpenCL device here: %s\n", reason);
         return EXIT_SKIPPED;
     }

@@ -13,7 +13,7 @@
 #include <attn/attn.h>
 
 static attn_device_info device;
-static bool caches;   /* PoCL keeps kernels itself */
+static bool caches; /* PoCL keeps kernels itself */
 static char folder[512];
 
 /* The one entry in the folder; "" if there is none, fails if more. */
@@ -35,8 +35,13 @@ static void entry(char path[1024])
 
 static void run(void)
 {
-    const attn_softmax_desc desc = { .size = sizeof desc, .type = ATTN_F32, .batch = 1,
-                                     .heads_q = 1, .heads_kv = 1, .len_q = 1, .len_kv = 3,
+    const attn_softmax_desc desc = { .size = sizeof desc,
+                                     .type = ATTN_F32,
+                                     .batch = 1,
+                                     .heads_q = 1,
+                                     .heads_kv = 1,
+                                     .len_q = 1,
+                                     .len_kv = 3,
                                      .dim_qk = 8 };
     float q[8] = { 0 }, k[24] = { 0 }, v[24], o[8] = { 0 };
     attn_ctx *ctx = NULL;

@@ -26,10 +26,11 @@ static void find_devices(void)
         return;
     for (cl_uint i = 0; i < n && i < 16; i++) {
         found = 0;
-        if (clGetDeviceIDs(platforms[i], CL_DEVICE_TYPE_ALL, (cl_uint)(MAX_DEVICES - n_devices),
-                           devices + n_devices, &found) == CL_SUCCESS)
-            n_devices += (int)found < MAX_DEVICES - n_devices ? (int)found
-                                                              : MAX_DEVICES - n_devices;
+        if (clGetDeviceIDs(platforms[i], CL_DEVICE_TYPE_ALL,
+                           (cl_uint)(MAX_DEVICES - n_devices), devices + n_devices,
+                           &found) == CL_SUCCESS)
+            n_devices +=
+                (int)found < MAX_DEVICES - n_devices ? (int)found : MAX_DEVICES - n_devices;
     }
 }
 
@@ -44,23 +45,29 @@ typedef struct fixture {
     float in[N], want[N];
 } fixture;
 
-static const int64_t size[4] = { B, H, L, D }, stride[4] = { H * L * D, L * D, D, 1 };
+static const int64_t size[4] = { B, H, L, D }, stride[4] = { H * L * D, L *D, D, 1 };
 
 static cl_mem buffer(fixture *f, const float *data)
 {
     cl_int code;
-    cl_mem m = clCreateBuffer(f->context,
-                              CL_MEM_READ_WRITE | (data ? CL_MEM_COPY_HOST_PTR : 0),
-                              sizeof f->in, (void *)(uintptr_t)data, &code);
+    cl_mem m =
+        clCreateBuffer(f->context, CL_MEM_READ_WRITE | (data ? CL_MEM_COPY_HOST_PTR : 0),
+                       sizeof f->in, (void *)(uintptr_t)data, &code);
     CL_OK(code);
     return m;
 }
 
 static void open_device(fixture *f, int d, cl_command_queue_properties properties)
 {
-    const attn_softmax_desc desc = { .size = sizeof desc, .type = ATTN_F32, .batch = B,
-                                     .heads_q = H, .heads_kv = H, .len_q = L, .len_kv = L,
-                                     .dim_qk = D, .use = ATTN_USE_CAUSAL };
+    const attn_softmax_desc desc = { .size = sizeof desc,
+                                     .type = ATTN_F32,
+                                     .batch = B,
+                                     .heads_q = H,
+                                     .heads_kv = H,
+                                     .len_q = L,
+                                     .len_kv = L,
+                                     .dim_qk = D,
+                                     .use = ATTN_USE_CAUSAL };
     attn_ctx *host = NULL;
     cl_int code;
 
@@ -118,11 +125,12 @@ static void events_order_the_work(void **state)
         float have[N];
         fixture f;
 
-        CL_OK(clGetDeviceInfo(devices[d], CL_DEVICE_QUEUE_PROPERTIES, sizeof can, &can, NULL));
+        CL_OK(clGetDeviceInfo(devices[d], CL_DEVICE_QUEUE_PROPERTIES, sizeof can, &can,
+                              NULL));
         open_device(&f, d, can & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
         for (int i = 0; i < 20; i++) {
-            CL_OK(clEnqueueWriteBuffer(f.queue, f.q, CL_FALSE, 0, sizeof f.in, f.in, 0, NULL,
-                                       &written));
+            CL_OK(clEnqueueWriteBuffer(f.queue, f.q, CL_FALSE, 0, sizeof f.in, f.in, 0,
+                                       NULL, &written));
             check_ok(attn_execute_opencl(f.plan, &f.args, f.queue, 1, &written, &done));
             memset(have, 0xff, sizeof have);
             CL_OK(clEnqueueReadBuffer(f.queue, f.o, CL_TRUE, 0, sizeof have, have, 1, &done,
@@ -150,8 +158,8 @@ static void an_empty_call_has_its_event(void **state)
         f.args.q.size[2] = f.args.o.size[2] = 0;
         check_ok(attn_execute_opencl(f.plan, &f.args, f.queue, 1, &first, &done));
         CL_OK(clFlush(f.queue));
-        CL_OK(clGetEventInfo(done, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status,
-                             NULL));
+        CL_OK(clGetEventInfo(done, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status,
+                             &status, NULL));
         assert_int_not_equal(status, CL_COMPLETE);
         CL_OK(clSetUserEventStatus(first, CL_COMPLETE));
         CL_OK(clWaitForEvents(1, &done));
@@ -182,9 +190,10 @@ static void what_does_not_belong_is_refused(void **state)
         strange = clCreateBuffer(other, CL_MEM_READ_WRITE, sizeof f.in, NULL, &code);
         CL_OK(code);
 
-        check_error(attn_execute(f.plan, &f.args, NULL), ATTN_ERR_INVALID, "stream is NULL");
-        check_error(attn_execute_opencl(f.plan, &f.args, NULL, 0, NULL, NULL), ATTN_ERR_INVALID,
-                    "queue is NULL");
+        check_error(attn_execute(f.plan, &f.args, NULL), ATTN_ERR_INVALID,
+                    "stream is NULL");
+        check_error(attn_execute_opencl(f.plan, &f.args, NULL, 0, NULL, NULL),
+                    ATTN_ERR_INVALID, "queue is NULL");
         check_error(attn_execute_opencl(NULL, &f.args, f.queue, 0, NULL, NULL),
                     ATTN_ERR_INVALID, "plan is NULL");
         check_error(attn_execute_opencl(f.plan, &f.args, f.queue, 1, NULL, NULL),
@@ -201,13 +210,15 @@ static void what_does_not_belong_is_refused(void **state)
         check_error(attn_execute(f.plan, &f.args, f.queue), ATTN_ERR_INVALID, "k ");
         f.args.k.offset = 0;
         f.args.o.data = f.q;
-        check_error(attn_execute(f.plan, &f.args, f.queue), ATTN_ERR_INVALID, "o overlaps q");
-        check_error(attn_ctx_create_opencl(NULL, devices[d], &ctx), ATTN_ERR_INVALID, "context");
+        check_error(attn_execute(f.plan, &f.args, f.queue), ATTN_ERR_INVALID,
+                    "o overlaps q");
+        check_error(attn_ctx_create_opencl(NULL, devices[d], &ctx), ATTN_ERR_INVALID,
+                    "context");
         check_error(attn_ctx_create_opencl(other, NULL, &ctx), ATTN_ERR_INVALID, "device");
         for (int e = 0; e < n_devices; e++)
             if (e != d)
-                check_error(attn_ctx_create_opencl(other, devices[e], &ctx), ATTN_ERR_INVALID,
-                            "device");
+                check_error(attn_ctx_create_opencl(other, devices[e], &ctx),
+                            ATTN_ERR_INVALID, "device");
         CL_OK(clReleaseMemObject(strange));
         CL_OK(clReleaseCommandQueue(foreign));
         CL_OK(clReleaseContext(other));
@@ -264,8 +275,8 @@ static void *execute_often(void *arg)
     for (int i = 0; i < 50 && !wrong; i++) {
         memset(have, 0xff, sizeof have);
         wrong |= attn_execute(f->plan, &args, queue) != ATTN_OK;
-        wrong |= clEnqueueReadBuffer(queue, o, CL_TRUE, 0, sizeof have, have, 0, NULL, NULL) !=
-                 CL_SUCCESS;
+        wrong |= clEnqueueReadBuffer(queue, o, CL_TRUE, 0, sizeof have, have, 0, NULL,
+                                     NULL) != CL_SUCCESS;
         for (int k = 0; k < N; k++)
             wrong |= !(fabsf(have[k] - f->want[k]) < 1e-5f);
     }

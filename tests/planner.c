@@ -10,42 +10,105 @@
 #include "core/text.h"
 #include "plan/plan.h"
 
-static const struct { const char *name, *backend; attn_caps caps; } made_up[] = {
-    { "32 KiB local, work-groups of 64", "opencl",
-      { .kind = ATTN_DEVICE_GPU, .compute_units = 4, .fast_bytes = 32768, .max_group = 64,
-        .subgroup = 16, .vector_width = 1, .memory_bytes = 1 << 30,
-        .max_alloc_bytes = 1 << 28, .clock_mhz = 800 } },
-    { "1 MiB local, vectors of 16", "opencl",
-      { .kind = ATTN_DEVICE_CPU, .compute_units = 2, .fast_bytes = 1 << 20, .max_group = 4096,
-        .subgroup = 8, .vector_width = 16, .memory_bytes = (int64_t)16 << 30,
-        .max_alloc_bytes = (int64_t)4 << 30, .clock_mhz = 3000 } },
-    { "work-groups of 32", "opencl",
-      { .kind = ATTN_DEVICE_GPU, .compute_units = 8, .fast_bytes = 32768, .max_group = 32,
-        .subgroup = 32, .vector_width = 1, .memory_bytes = (int64_t)2 << 30,
+static const struct {
+    const char *name, *backend;
+    attn_caps caps;
+} made_up[] = {
+    { "32 KiB local, work-groups of 64",
+      "opencl",
+      { .kind = ATTN_DEVICE_GPU,
+        .compute_units = 4,
+        .fast_bytes = 32768,
+        .max_group = 64,
+        .subgroup = 16,
+        .vector_width = 1,
+        .memory_bytes = 1 << 30,
+        .max_alloc_bytes = 1 << 28,
+        .clock_mhz = 800 } },
+    { "1 MiB local, vectors of 16",
+      "opencl",
+      { .kind = ATTN_DEVICE_CPU,
+        .compute_units = 2,
+        .fast_bytes = 1 << 20,
+        .max_group = 4096,
+        .subgroup = 8,
+        .vector_width = 16,
+        .memory_bytes = (int64_t)16 << 30,
+        .max_alloc_bytes = (int64_t)4 << 30,
+        .clock_mhz = 3000 } },
+    { "work-groups of 32",
+      "opencl",
+      { .kind = ATTN_DEVICE_GPU,
+        .compute_units = 8,
+        .fast_bytes = 32768,
+        .max_group = 32,
+        .subgroup = 32,
+        .vector_width = 1,
+        .memory_bytes = (int64_t)2 << 30,
         .max_alloc_bytes = (int64_t)1 << 30 } },
-    { "no subgroups", "opencl",
-      { .kind = ATTN_DEVICE_GPU, .compute_units = 20, .fast_bytes = 65536, .max_group = 256,
-        .subgroup = 0, .vector_width = 1, .memory_bytes = (int64_t)8 << 30,
-        .max_alloc_bytes = (int64_t)2 << 30, .clock_mhz = 1500 } },
-    { "4 GiB of memory", "opencl",
-      { .kind = ATTN_DEVICE_GPU, .compute_units = 16, .fast_bytes = 49152, .max_group = 1024,
-        .subgroup = 32, .vector_width = 1, .memory_bytes = (int64_t)4 << 30,
-        .max_alloc_bytes = (int64_t)1 << 30, .clock_mhz = 1700 } },
-    { "228 KiB of fast memory", "opencl",
-      { .kind = ATTN_DEVICE_GPU, .compute_units = 132, .fast_bytes = 228 * 1024,
-        .max_group = 1024, .subgroup = 32, .vector_width = 1,
-        .memory_bytes = (int64_t)141 << 30, .max_alloc_bytes = (int64_t)35 << 30,
+    { "no subgroups",
+      "opencl",
+      { .kind = ATTN_DEVICE_GPU,
+        .compute_units = 20,
+        .fast_bytes = 65536,
+        .max_group = 256,
+        .subgroup = 0,
+        .vector_width = 1,
+        .memory_bytes = (int64_t)8 << 30,
+        .max_alloc_bytes = (int64_t)2 << 30,
+        .clock_mhz = 1500 } },
+    { "4 GiB of memory",
+      "opencl",
+      { .kind = ATTN_DEVICE_GPU,
+        .compute_units = 16,
+        .fast_bytes = 49152,
+        .max_group = 1024,
+        .subgroup = 32,
+        .vector_width = 1,
+        .memory_bytes = (int64_t)4 << 30,
+        .max_alloc_bytes = (int64_t)1 << 30,
+        .clock_mhz = 1700 } },
+    { "228 KiB of fast memory",
+      "opencl",
+      { .kind = ATTN_DEVICE_GPU,
+        .compute_units = 132,
+        .fast_bytes = 228 * 1024,
+        .max_group = 1024,
+        .subgroup = 32,
+        .vector_width = 1,
+        .memory_bytes = (int64_t)141 << 30,
+        .max_alloc_bytes = (int64_t)35 << 30,
         .clock_mhz = 1980 } },
-    { "one work-item, 16 KiB", "opencl",
-      { .kind = ATTN_DEVICE_OTHER, .compute_units = 1, .fast_bytes = 16384, .max_group = 1,
-        .vector_width = 4, .memory_bytes = 1 << 26, .max_alloc_bytes = 1 << 24 } },
-    { "a processor with a small cache", "host",
-      { .kind = ATTN_DEVICE_HOST, .compute_units = 1, .fast_bytes = 65536, .max_group = 1,
-        .subgroup = 8, .vector_width = 4, .memory_bytes = 1 << 28, .max_alloc_bytes = 1 << 28 } },
-    { "a processor of 96 threads", "host",
-      { .kind = ATTN_DEVICE_HOST, .compute_units = 96, .fast_bytes = 2 << 20, .max_group = 1,
-        .subgroup = 48, .vector_width = 16, .memory_bytes = (int64_t)512 << 30,
-        .max_alloc_bytes = (int64_t)512 << 30, .clock_mhz = 3500 } },
+    { "one work-item, 16 KiB",
+      "opencl",
+      { .kind = ATTN_DEVICE_OTHER,
+        .compute_units = 1,
+        .fast_bytes = 16384,
+        .max_group = 1,
+        .vector_width = 4,
+        .memory_bytes = 1 << 26,
+        .max_alloc_bytes = 1 << 24 } },
+    { "a processor with a small cache",
+      "host",
+      { .kind = ATTN_DEVICE_HOST,
+        .compute_units = 1,
+        .fast_bytes = 65536,
+        .max_group = 1,
+        .subgroup = 8,
+        .vector_width = 4,
+        .memory_bytes = 1 << 28,
+        .max_alloc_bytes = 1 << 28 } },
+    { "a processor of 96 threads",
+      "host",
+      { .kind = ATTN_DEVICE_HOST,
+        .compute_units = 96,
+        .fast_bytes = 2 << 20,
+        .max_group = 1,
+        .subgroup = 48,
+        .vector_width = 16,
+        .memory_bytes = (int64_t)512 << 30,
+        .max_alloc_bytes = (int64_t)512 << 30,
+        .clock_mhz = 3500 } },
 };
 
 enum { N_DEVICES = sizeof made_up / sizeof made_up[0] };
@@ -83,10 +146,11 @@ static void every_plan_fits(void **state)
                 char text[256];
                 attn_problem p;
 
-                snprintf(text, sizeof text,
-                         "softmax_fwd:%s,b2,hq4,hkv2,lq%lld,lk777,d%lld,dv%lld,causal,lse%s",
-                         types[k / 5 % 3], (long long)lens[k % 5], (long long)dims[d % 11],
-                         (long long)dims[d / 11], k / 15 ? ",layout=any" : "");
+                snprintf(
+                    text, sizeof text,
+                    "softmax_fwd:%s,b2,hq4,hkv2,lq%lld,lk777,d%lld,dv%lld,causal,lse%s",
+                    types[k / 5 % 3], (long long)lens[k % 5], (long long)dims[d % 11],
+                    (long long)dims[d / 11], k / 15 ? ",layout=any" : "");
                 check_ok(attn_problem_parse(&p, text));
                 for (int v = 0; t.variants[v]; v++) {
                     attn_choice c;
@@ -99,13 +163,15 @@ static void every_plan_fits(void **state)
                     assert_int_equal(c.n_steps, 1);
                     assert_true(s->tile_q >= 1 && s->tile_k >= 1 && s->block >= 1);
                     assert_true(s->block <= t.caps.max_group);
-                    assert_true(c.instance[0] && strlen(c.instance) < sizeof c.instance - 1);
+                    assert_true(c.instance[0] &&
+                                strlen(c.instance) < sizeof c.instance - 1);
                     assert_int_equal(define(s, "D"), p.d);
                     assert_int_equal(define(s, "DV"), p.dv);
                     if (!strcmp(t.backend, "opencl")) {
                         if (s->fast_bytes > t.caps.fast_bytes)
-                            fail_msg("%s: %s: %s[%s] wants %lld bytes of %lld", made_up[i].name,
-                                     text, s->kernel, c.instance, (long long)s->fast_bytes,
+                            fail_msg("%s: %s: %s[%s] wants %lld bytes of %lld",
+                                     made_up[i].name, text, s->kernel, c.instance,
+                                     (long long)s->fast_bytes,
                                      (long long)t.caps.fast_bytes);
                         assert_int_equal(c.workspace_bytes, 0);
                     } else {
@@ -146,7 +212,8 @@ static void plans_do_not_depend_on_batch_or_heads(void **state)
         attn_choice a, b;
 
         check_ok(attn_problem_parse(&one, "softmax_fwd:f32,b1,hq1,hkv1,lq300,lk300,d64"));
-        check_ok(attn_problem_parse(&many, "softmax_fwd:f32,b64,hq32,hkv8,lq300,lk300,d64"));
+        check_ok(
+            attn_problem_parse(&many, "softmax_fwd:f32,b64,hq32,hkv8,lq300,lk300,d64"));
         check_ok(attn_choose(&one, &t, NULL, &a));
         check_ok(attn_choose(&many, &t, NULL, &b));
         assert_ptr_equal(a.variant, b.variant);
@@ -180,19 +247,24 @@ static void the_starting_tile_keeps_its_budget(void **state)
 
 static void which_variant_answers(void **state)
 {
-    static const struct { const char *name; int device; const char *problem, *want; } cases[] = {
+    static const struct {
+        const char *name;
+        int device;
+        const char *problem, *want;
+    } cases[] = {
         { "a GPU takes the GPU family", 3, "softmax_fwd:f16,b1,hq32,hkv8,lq512,lk512,d128",
           "softmax_fwd_tile_gpu" },
         { "a processor takes its own", 1, "softmax_fwd:f16,b1,hq32,hkv8,lq512,lk512,d128",
           "softmax_fwd_tile_cpu" },
-        { "the host", 8, "softmax_fwd:f16,b1,hq32,hkv8,lq512,lk512,d128", "softmax_fwd_tile" },
+        { "the host", 8, "softmax_fwd:f16,b1,hq32,hkv8,lq512,lk512,d128",
+          "softmax_fwd_tile" },
         { "large heads on the host", 8, "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d576,dv512",
           "softmax_fwd_tile" },
         { "larger than any cache", 8, "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d5000",
           "softmax_fwd_reference" },
         { "large heads on a GPU", 3, "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d257", NULL },
-        { "a feature of a later version", 8, "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d8,softcap=2",
-          NULL },
+        { "a feature of a later version", 8,
+          "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d8,softcap=2", NULL },
     };
 
     (void)state;
@@ -206,7 +278,7 @@ static void which_variant_answers(void **state)
         st = attn_choose(&p, &t, NULL, &c);
         if (!cases[i].want) {
             assert_int_equal(st, ATTN_ERR_UNSUPPORTED);
-            for (int v = 0; t.variants[v]; v++)   /* every variant's reason */
+            for (int v = 0; t.variants[v]; v++) /* every variant's reason */
                 assert_non_null(strstr(attn_last_error(), t.variants[v]->name));
         } else if (st != ATTN_OK || strcmp(c.variant->name, cases[i].want)) {
             fail_msg("%s: want %s, have %s", cases[i].name, cases[i].want,
@@ -223,7 +295,8 @@ static void no_window_takes_the_same_path(void **state)
     attn_choice a, b;
 
     (void)state;
-    check_ok(attn_problem_parse(&with, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d8,window=-1:-1"));
+    check_ok(
+        attn_problem_parse(&with, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d8,window=-1:-1"));
     check_ok(attn_problem_parse(&without, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d8"));
     assert_memory_equal(&with, &without, sizeof with);
     check_ok(attn_choose(&with, &t, NULL, &a));
@@ -246,7 +319,8 @@ static void verdicts_count(void **state)
     check_ok(attn_choose(&p, &t, NULL, &c));
     assert_string_equal(c.variant->name, "softmax_fwd_tile_gpu");
     assert_true(c.step[0].block <= t.verdict[0].max_group);
-    snprintf(t.verdict[0].denial, sizeof t.verdict[0].denial, "failed its self-test here: x");
+    snprintf(t.verdict[0].denial, sizeof t.verdict[0].denial,
+             "failed its self-test here: x");
     check_ok(attn_choose(&p, &t, NULL, &c));
     assert_string_equal(c.variant->name, "softmax_fwd_tile_cpu");
     check_error(attn_choose(&p, &t, "softmax_fwd_tile_gpu", &c), ATTN_ERR_UNSUPPORTED,
@@ -261,7 +335,8 @@ static void explanations_name_what_was_not_chosen(void **state)
     attn_problem p;
 
     (void)state;
-    check_ok(attn_problem_parse(&p, "softmax_fwd:f16,b1,hq8,hkv8,lq1024,lk1024,d64,causal"));
+    check_ok(
+        attn_problem_parse(&p, "softmax_fwd:f16,b1,hq8,hkv8,lq1024,lk1024,d64,causal"));
     check_ok(attn_explain(&p, &t, NULL, &out));
     assert_true(out.len < sizeof text);
     assert_non_null(strstr(text, "opencl:softmax_fwd_tile_cpu["));
@@ -273,7 +348,10 @@ static void explanations_name_what_was_not_chosen(void **state)
 
 static void visible_scores_are_counted(void **state)
 {
-    static const struct { const char *problem; double want; } cases[] = {
+    static const struct {
+        const char *problem;
+        double want;
+    } cases[] = {
         { "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk7,d8", 35 },
         { "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk7,d8,causal", 15 },
         { "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk2,d8,causal", 9 },

@@ -33,11 +33,14 @@ static void canonical_texts_come_back_as_they_are(void **state)
 
 static void fields_in_any_order_become_canonical(void **state)
 {
-    static const struct { const char *name, *text, *want; } cases[] = {
+    static const struct {
+        const char *name, *text, *want;
+    } cases[] = {
         { "any order", "softmax_fwd:causal,d8,lk4,lq4,hkv1,hq1,b1,f32",
           "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,causal" },
         { "defaults vanish",
-          "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,dv8,align=tl,offset=0,window=-1:-1,softcap=0,"
+          "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,dv8,align=tl,offset=0,window=-1:-1,"
+          "softcap=0,"
           "layout=16",
           "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8" },
         { "one element of f32 is four bytes",
@@ -62,7 +65,9 @@ static void fields_in_any_order_become_canonical(void **state)
 static void what_is_no_problem_is_named_with_its_position(void **state)
 {
 #define GOOD "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8"
-    static const struct { const char *text, *says; } cases[] = {
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
         { "", "position 0" },
         { "softmax", "\"softmax_fwd:\" first" },
         { "linear_fwd:f32", "position 0" },
@@ -104,8 +109,9 @@ static void what_is_no_problem_is_named_with_its_position(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         attn_softmax_desc desc = { .size = 77 };
 
-        check_error(attn_softmax_parse(cases[i].text, &desc), ATTN_ERR_INVALID, cases[i].says);
-        assert_int_equal(desc.size, 77);   /* not written on failure */
+        check_error(attn_softmax_parse(cases[i].text, &desc), ATTN_ERR_INVALID,
+                    cases[i].says);
+        assert_int_equal(desc.size, 77); /* not written on failure */
     }
 #undef GOOD
 }

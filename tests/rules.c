@@ -8,24 +8,29 @@
 
 static attn_softmax_desc good(void)
 {
-    return (attn_softmax_desc){ .size = sizeof(attn_softmax_desc), .type = ATTN_F32,
-                                .batch = 2, .heads_q = 4, .heads_kv = 2, .len_q = 5,
-                                .len_kv = 7, .dim_qk = 8 };
+    return (attn_softmax_desc){ .size = sizeof(attn_softmax_desc),
+                                .type = ATTN_F32,
+                                .batch = 2,
+                                .heads_q = 4,
+                                .heads_kv = 2,
+                                .len_q = 5,
+                                .len_kv = 7,
+                                .dim_qk = 8 };
 }
 
 /* A descriptor that is right but for one thing, and what the library says. */
-#define BREAK(says, ...)                                                       \
-    do {                                                                       \
-        attn_softmax_desc d = good();                                          \
-        __VA_ARGS__;                                                           \
-        check_error(attn_softmax_check(&d), ATTN_ERR_INVALID, says);           \
+#define BREAK(says, ...)                                             \
+    do {                                                             \
+        attn_softmax_desc d = good();                                \
+        __VA_ARGS__;                                                 \
+        check_error(attn_softmax_check(&d), ATTN_ERR_INVALID, says); \
     } while (0)
 
-#define KEEP(...)                                                              \
-    do {                                                                       \
-        attn_softmax_desc d = good();                                          \
-        __VA_ARGS__;                                                           \
-        check_ok(attn_softmax_check(&d));                                      \
+#define KEEP(...)                         \
+    do {                                  \
+        attn_softmax_desc d = good();     \
+        __VA_ARGS__;                      \
+        check_ok(attn_softmax_check(&d)); \
     } while (0)
 
 static void sizes(void **state)
@@ -66,7 +71,7 @@ static void sizes(void **state)
     KEEP(d.heads_q = d.heads_kv = 0);
     KEEP(d.len_q = 0);
     KEEP(d.len_kv = 0);
-    KEEP(d.dim_qk = 100000);   /* a question of capability */
+    KEEP(d.dim_qk = 100000); /* a question of capability */
 }
 
 static void options(void **state)
@@ -76,8 +81,10 @@ static void options(void **state)
     BREAK("align = 2", d.use = ATTN_USE_ALIGN; d.align = (attn_align)2);
     BREAK("beside align", d.use = ATTN_USE_ALIGN | ATTN_USE_OFFSET;
           d.align = ATTN_ALIGN_BOTTOM_RIGHT);
-    BREAK("offset = 2147483648", d.use = ATTN_USE_OFFSET; d.offset = (int64_t)INT32_MAX + 1);
-    BREAK("offset = -2147483649", d.use = ATTN_USE_OFFSET; d.offset = (int64_t)INT32_MIN - 1);
+    BREAK("offset = 2147483648", d.use = ATTN_USE_OFFSET;
+          d.offset = (int64_t)INT32_MAX + 1);
+    BREAK("offset = -2147483649", d.use = ATTN_USE_OFFSET;
+          d.offset = (int64_t)INT32_MIN - 1);
     BREAK("window_left = -2", d.use = ATTN_USE_WINDOW; d.window_left = -2);
     BREAK("window_right = -2", d.use = ATTN_USE_WINDOW; d.window_right = -2);
     BREAK("window_left = 2147483648", d.use = ATTN_USE_WINDOW;
@@ -105,12 +112,15 @@ static void fields_that_are_not_in_use_are_not_read(void **state)
 /* A program that was built against another version of the header. */
 static void descriptors_of_other_sizes(void **state)
 {
-    struct { attn_softmax_desc desc; int64_t later[2]; } newer = { .desc = good() };
+    struct {
+        attn_softmax_desc desc;
+        int64_t later[2];
+    } newer = { .desc = good() };
 
     (void)state;
     newer.desc.size = sizeof newer;
     check_ok(attn_softmax_check(&newer.desc));
-    newer.later[1] = 1;   /* a field that this library does not know */
+    newer.later[1] = 1; /* a field that this library does not know */
     check_error(attn_softmax_check(&newer.desc), ATTN_ERR_INVALID, "size =");
 }
 
@@ -120,7 +130,8 @@ static void statuses_have_names_and_sentences(void **state)
     assert_string_equal(attn_status_name(ATTN_OK), "ATTN_OK");
     assert_string_equal(attn_status_name(ATTN_ERR_INVALID), "ATTN_ERR_INVALID");
     assert_string_equal(attn_status_name((attn_status)99), "unknown status");
-    assert_string_equal(attn_status_text(ATTN_ERR_BUILD), "a kernel did not compile or load");
+    assert_string_equal(attn_status_text(ATTN_ERR_BUILD),
+                        "a kernel did not compile or load");
     assert_string_equal(attn_version(), "0.1.0");
 }
 

@@ -37,7 +37,8 @@ static attn_status lying_launch(attn_device *dev, int n, const attn_kernel *cons
     attn_status st = attn_backend_host.launch(dev, n, kernels, steps, call, stream);
 
     fault.launches++;
-    if (n && fault.spoils && (*fault.spoils == '*' || !strcmp(fault.spoils, steps[0].kernel)))
+    if (n && fault.spoils &&
+        (*fault.spoils == '*' || !strcmp(fault.spoils, steps[0].kernel)))
         ((float *)call->args->o.data)[3] += 0.25f;
     return st;
 }
@@ -50,7 +51,7 @@ static attn_ctx *lying_context(void)
     attn_ctx *ctx = NULL;
 
     lying = attn_backend_host;
-    lying.on_host = false;   /* so that it is tested like any driver's device */
+    lying.on_host = false; /* so that it is tested like any driver's device */
     lying.kernel = lying_kernel;
     lying.launch = lying_launch;
     check_ok(lying.describe(&(attn_env){ 0 }, 0, &info));
@@ -97,8 +98,9 @@ static void a_kernel_that_answers_wrong_is_never_taken(void **state)
     assert_false(list[0].applicable);
     assert_non_null(strstr(list[0].reason, "failed its self-test here: o[3] = "));
     check_error(attn_plan_softmax_with(ctx, &desc,
-                    &(attn_options){ .size = sizeof(attn_options),
-                                     .variant = "softmax_fwd_tile" }, &plan),
+                                       &(attn_options){ .size = sizeof(attn_options),
+                                                        .variant = "softmax_fwd_tile" },
+                                       &plan),
                 ATTN_ERR_UNSUPPORTED, "failed its self-test");
     attn_ctx_destroy(&ctx);
 }
@@ -128,7 +130,8 @@ static void a_kernel_that_fits_no_group_is_left_out(void **state)
     fault.limit = 0;
     check_ok(attn_plan_parse(ctx, problem, &plan));
     assert_string_equal(plan->choice.variant->name, "softmax_fwd_reference");
-    assert_string_equal(ctx->target.verdict[0].denial, "its kernel wants more than there is");
+    assert_string_equal(ctx->target.verdict[0].denial,
+                        "its kernel wants more than there is");
     attn_plan_destroy(&plan);
     attn_ctx_destroy(&ctx);
 }

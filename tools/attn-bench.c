@@ -14,26 +14,50 @@
 
 enum { MAX_VARIANTS = 32, MAX_ONLY = 16 };
 
-enum { OPT_VARIANT, OPT_SWEEP, OPT_MIN_TIME, OPT_CSV, OPT_CASES, OPT_PEER, OPT_PLOT,
-       OPT_TRACE };
+enum {
+    OPT_VARIANT,
+    OPT_SWEEP,
+    OPT_MIN_TIME,
+    OPT_CSV,
+    OPT_CASES,
+    OPT_PEER,
+    OPT_PLOT,
+    OPT_TRACE
+};
 
 static const cli_option options[] = {
-    { .name = "variant", .key = OPT_VARIANT, .value = "NAME", .many = true,
+    { .name = "variant",
+      .key = OPT_VARIANT,
+      .value = "NAME",
+      .many = true,
       .about = "time this variant; may be given again; default: all that take the problem "
                "but the oracle" },
-    { .name = "sweep", .key = OPT_SWEEP, .value = "WHAT=N,N,...",
+    { .name = "sweep",
+      .key = OPT_SWEEP,
+      .value = "WHAT=N,N,...",
       .about = "run each problem with these numbers; WHAT is l (lq and lk), lq, lk, b, h "
                "(hq and hkv) or d" },
-    { .name = "min-time", .key = OPT_MIN_TIME, .value = "SECONDS",
+    { .name = "min-time",
+      .key = OPT_MIN_TIME,
+      .value = "SECONDS",
       .about = "of a measurement, not counting plans and warm-up; default 0.5" },
-    { .name = "cases", .key = OPT_CASES, .value = "NAME", .many = true,
+    { .name = "cases",
+      .key = OPT_CASES,
+      .value = "NAME",
+      .many = true,
       .about = "problems of a file, or of a built-in list: small, tiny, medium" },
     { .name = "csv", .key = OPT_CSV, .about = "print comma-separated values" },
-    { .name = "peer", .key = OPT_PEER, .value = "NAME",
+    { .name = "peer",
+      .key = OPT_PEER,
+      .value = "NAME",
       .absent = "another library side by side" },
-    { .name = "plot", .key = OPT_PLOT, .value = "FILE.svg",
+    { .name = "plot",
+      .key = OPT_PLOT,
+      .value = "FILE.svg",
       .absent = "a picture of the times" },
-    { .name = "trace", .key = OPT_TRACE, .value = "FILE.json",
+    { .name = "trace",
+      .key = OPT_TRACE,
+      .value = "FILE.json",
       .absent = "a trace of the calls" },
     { .name = NULL },
 };
@@ -81,9 +105,12 @@ static int take(void *to, int key, const char *value)
 
 static bool set_swept(attn_softmax_desc *d, const char *what, size_t n, int64_t value)
 {
-    const struct { const char *what; int64_t *to[2]; } swept[] = {
-        { "l", { &d->len_q, &d->len_kv } }, { "lq", { &d->len_q, NULL } },
-        { "lk", { &d->len_kv, NULL } },     { "b", { &d->batch, NULL } },
+    const struct {
+        const char *what;
+        int64_t *to[2];
+    } swept[] = {
+        { "l", { &d->len_q, &d->len_kv } },     { "lq", { &d->len_q, NULL } },
+        { "lk", { &d->len_kv, NULL } },         { "b", { &d->batch, NULL } },
         { "h", { &d->heads_q, &d->heads_kv } }, { "d", { &d->dim_qk, NULL } },
     };
 
@@ -138,14 +165,18 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
     static const cli_tool tool = {
         .name = "attn-bench",
         .usage = "[options] [PROBLEM...]",
-        .about =
-            "Times attention on a device, by the device's own clock: the median of repeated\n"
-            "runs after a warm-up, on normal random inputs. GFLOP/s counts 2 * (D + Dv) for\n"
-            "every visible pair of a head; GB/s counts every tensor once. On processors the\n"
-            "last column is the rate as a share of OpenBLAS's sgemm of size 1024, timed in\n"
-            "turn with it. Problems are texts such as\n"
-            "softmax_fwd:f32,b1,hq8,hkv8,lq1024,lk1024,d64,causal.",
-        .options = options, .take = take,
+        .about = "Times attention on a device, by the device's own clock: the median of "
+                 "repeated\n"
+                 "runs after a warm-up, on normal random inputs. GFLOP/s counts 2 * (D + "
+                 "Dv) for\n"
+                 "every visible pair of a head; GB/s counts every tensor once. On "
+                 "processors the\n"
+                 "last column is the rate as a share of OpenBLAS's sgemm of size 1024, "
+                 "timed in\n"
+                 "turn with it. Problems are texts such as\n"
+                 "softmax_fwd:f32,b1,hq8,hkv8,lq1024,lk1024,d64,causal.",
+        .options = options,
+        .take = take,
     };
     static const char *const usual[] = {
         "softmax_fwd:f32,b1,hq8,hkv8,lq1024,lk1024,d64",
@@ -246,14 +277,14 @@ static void number_cell(table *t, const char *format, double x)
 
 static void print_table(const results *r, bool csv)
 {
-    static const char *const heads[] = {
-        "problem", "variant", "ms", "GFLOP/s", "GB/s", "runs", "first plan ms", "plan ms",
-        "enqueue us", "of sgemm"
-    };
-    static const char *const csv_heads[] = {
-        "problem", "variant", "ms", "gflop_s", "gb_s", "runs", "first_plan_ms", "plan_ms",
-        "enqueue_us", "of_sgemm"
-    };
+    static const char *const heads[] = { "problem",       "variant", "ms",
+                                         "GFLOP/s",       "GB/s",    "runs",
+                                         "first plan ms", "plan ms", "enqueue us",
+                                         "of sgemm" };
+    static const char *const csv_heads[] = { "problem",       "variant", "ms",
+                                             "gflop_s",       "gb_s",    "runs",
+                                             "first_plan_ms", "plan_ms", "enqueue_us",
+                                             "of_sgemm" };
     table t = { .columns = 10, .heads = csv ? csv_heads : heads, .align = "llrrrrrrrr" };
 
     for (size_t i = 0; i < r->n; i++) {

@@ -21,9 +21,13 @@ typedef struct inventory {
 } inventory;
 
 static const cli_option options[] = {
-    { .name = "explain", .key = KEY_EXPLAIN, .value = "PROBLEM",
+    { .name = "explain",
+      .key = KEY_EXPLAIN,
+      .value = "PROBLEM",
       .about = "print the plan for a problem text, and why not the other variants" },
-    { .name = "variant", .key = KEY_VARIANT, .value = "NAME",
+    { .name = "variant",
+      .key = KEY_VARIANT,
+      .value = "NAME",
       .about = "with --explain: plan with this variant" },
     { .name = NULL },
 };
@@ -45,13 +49,16 @@ static const cli_tool tool = {
              "--explain PROBLEM [--variant NAME] [--device SELECTOR] [--json]",
     .about = "Lists back ends and devices, or with --explain says how a problem, such as\n"
              "softmax_fwd:f32,b1,hq32,hkv8,lq512,lk512,d128,causal, would be computed.",
-    .options = options, .take = take,
+    .options = options,
+    .take = take,
 };
 
 static const char *kind_name(attn_device_kind kind)
 {
     static const char *const names[] = {
-        [ATTN_DEVICE_HOST] = "host", [ATTN_DEVICE_CPU] = "CPU", [ATTN_DEVICE_GPU] = "GPU",
+        [ATTN_DEVICE_HOST] = "host",
+        [ATTN_DEVICE_CPU] = "CPU",
+        [ATTN_DEVICE_GPU] = "GPU",
         [ATTN_DEVICE_OTHER] = "other",
     };
     return (size_t)kind < sizeof names / sizeof names[0] ? names[kind] : "?";
@@ -62,8 +69,11 @@ static const struct text_field {
     const char *name, *label;
     size_t at;
 } texts[] = {
-#define TEXT(field, label) { #field, label, offsetof(attn_device_info, field) }
-    TEXT(name, "name"), TEXT(vendor, "vendor"), TEXT(platform, "platform"),
+#define TEXT(field, label)                               \
+    {                                                    \
+#field, label, offsetof(attn_device_info, field) \
+    }
+    TEXT(name, "name"),     TEXT(vendor, "vendor"),    TEXT(platform, "platform"),
     TEXT(driver, "driver"), TEXT(isa, "instructions"),
 #undef TEXT
 };
@@ -72,8 +82,10 @@ static const struct number_field {
     const char *name, *label, *unit;
     size_t at;
 } numbers[] = {
-#define NUMBER(field, label, unit) \
-    { #field, label, unit, offsetof(attn_device_info, field) }
+#define NUMBER(field, label, unit)                             \
+    {                                                          \
+#field, label, unit, offsetof(attn_device_info, field) \
+    }
     NUMBER(compute_units, "compute units", ""),
     NUMBER(fast_bytes, "fast memory", "bytes a group"),
     NUMBER(max_group, "largest group", ""),

@@ -8,14 +8,30 @@
 #include "run.h"
 
 enum {
-    KEY_Q, KEY_K, KEY_V, KEY_OUT, KEY_LSE, KEY_CAUSAL, KEY_ALIGN, KEY_OFFSET, KEY_WINDOW,
-    KEY_SCALE, KEY_SOFTCAP, KEY_KV_LENS, KEY_TYPE, KEY_LAYOUT, KEY_VARIANT, KEY_REPEAT,
+    KEY_Q,
+    KEY_K,
+    KEY_V,
+    KEY_OUT,
+    KEY_LSE,
+    KEY_CAUSAL,
+    KEY_ALIGN,
+    KEY_OFFSET,
+    KEY_WINDOW,
+    KEY_SCALE,
+    KEY_SOFTCAP,
+    KEY_KV_LENS,
+    KEY_TYPE,
+    KEY_LAYOUT,
+    KEY_VARIANT,
+    KEY_REPEAT,
     KEY_EXPLAIN
 };
 
 static const cli_option options[] = {
-#define OPTION(name_, key_, value_, about_) \
-    { .name = name_, .key = key_, .value = value_, .about = about_ }
+#define OPTION(name_, key_, value_, about_)                          \
+    {                                                                \
+        .name = name_, .key = key_, .value = value_, .about = about_ \
+    }
     OPTION("q", KEY_Q, "Q.npy", "queries [B, Hq, Lq, D]; <f4, <f2 or <f8"),
     OPTION("k", KEY_K, "K.npy", "keys [B, Hkv, Lk, D]"),
     OPTION("v", KEY_V, "V.npy", "values [B, Hkv, Lk, Dv]"),
@@ -34,7 +50,10 @@ static const cli_option options[] = {
     OPTION("repeat", KEY_REPEAT, "N", "run N times, print the median, compare all bits"),
     OPTION("explain", KEY_EXPLAIN, NULL, "print the plan; run only with --out or --lse"),
 #undef OPTION
-#define ABSENT(name_, value_, feature) { .name = name_, .value = value_, .absent = feature }
+#define ABSENT(name_, value_, feature)                    \
+    {                                                     \
+        .name = name_, .value = value_, .absent = feature \
+    }
     ABSENT("bias", "B.npy", "additive bias"),
     ABSENT("mask", "M.npy", "boolean mask"),
     ABSENT("alibi", "SLOPES.npy", "ALiBi slopes"),
@@ -175,14 +194,19 @@ static const cli_tool tool = {
     .about = "Computes attention on NumPy arrays: O = softmax(scale Q K^T) V. Arrays of\n"
              "three or two dimensions get leading ones. Other float types than the one to\n"
              "compute in are rounded to it; bf16 is written as <f4.",
-    .options = options, .take = take,
+    .options = options,
+    .take = take,
 };
 
 /* What options ask of each other. */
 static int check_request(const run_request *r)
 {
-    const struct { const char *option, *value; } needed[] = {
-        { "--q", r->q }, { "--k", r->k }, { "--v", r->v },
+    const struct {
+        const char *option, *value;
+    } needed[] = {
+        { "--q", r->q },
+        { "--k", r->k },
+        { "--v", r->v },
     };
     const int bottom_right = ATTN_ALIGN_BOTTOM_RIGHT;
 
@@ -201,7 +225,7 @@ static int check_request(const run_request *r)
     if ((r->desc.use & ATTN_USE_OFFSET) &&
         (r->causal == bottom_right || r->align == bottom_right))
         return cli_fail(CLI_BAD, "--offset counts from top-left; give it without "
-                        "bottom-right");
+                                 "bottom-right");
     return CLI_GO;
 }
 
@@ -228,9 +252,15 @@ static void times_json(cJSON *document, const run_times *t)
 
 static void files_json(cJSON *document, const run_request *r, bool written)
 {
-    const struct { const char *name, *file; } all[] = {
-        { "q", r->q }, { "k", r->k }, { "v", r->v }, { "kv_lens", r->kv_lens },
-        { "out", written ? r->out : NULL }, { "lse", written ? r->lse : NULL },
+    const struct {
+        const char *name, *file;
+    } all[] = {
+        { "q", r->q },
+        { "k", r->k },
+        { "v", r->v },
+        { "kv_lens", r->kv_lens },
+        { "out", written ? r->out : NULL },
+        { "lse", written ? r->lse : NULL },
     };
     cJSON *files = cJSON_AddObjectToObject(document, "files");
 

@@ -15,25 +15,49 @@
 
 enum { MAX_DEVICES = 64, MAX_ONLY = 16 };
 
-enum { OPT_VARIANT, OPT_CASES, OPT_SEED, OPT_ROUNDS, OPT_REPEAT, OPT_MAX_WORK, OPT_MARKDOWN,
-       OPT_JUNIT };
+enum {
+    OPT_VARIANT,
+    OPT_CASES,
+    OPT_SEED,
+    OPT_ROUNDS,
+    OPT_REPEAT,
+    OPT_MAX_WORK,
+    OPT_MARKDOWN,
+    OPT_JUNIT
+};
 
 static const cli_option options[] = {
-    { .name = "variant", .key = OPT_VARIANT, .value = "NAME", .many = true,
+    { .name = "variant",
+      .key = OPT_VARIANT,
+      .value = "NAME",
+      .many = true,
       .about = "check this variant only; may be given again" },
-    { .name = "cases", .key = OPT_CASES, .value = "NAME", .many = true,
+    { .name = "cases",
+      .key = OPT_CASES,
+      .value = "NAME",
+      .many = true,
       .about = "problems of a file, or of a built-in list: small, tiny, medium; "
                "default: small and medium" },
-    { .name = "seed", .key = OPT_SEED, .value = "N",
+    { .name = "seed",
+      .key = OPT_SEED,
+      .value = "N",
       .about = "of the random inputs; default 1" },
-    { .name = "rounds", .key = OPT_ROUNDS, .value = "N",
+    { .name = "rounds",
+      .key = OPT_ROUNDS,
+      .value = "N",
       .about = "inputs and layouts that each problem is run with; default 4" },
-    { .name = "repeat", .key = OPT_REPEAT, .value = "N",
+    { .name = "repeat",
+      .key = OPT_REPEAT,
+      .value = "N",
       .about = "runs that must agree in every bit; default 3" },
-    { .name = "max-work", .key = OPT_MAX_WORK, .value = "GFLOP",
+    { .name = "max-work",
+      .key = OPT_MAX_WORK,
+      .value = "GFLOP",
       .about = "skip problems of more work than this; default: none" },
     { .name = "markdown", .key = OPT_MARKDOWN, .about = "print the report as Markdown" },
-    { .name = "junit", .key = OPT_JUNIT, .value = "FILE",
+    { .name = "junit",
+      .key = OPT_JUNIT,
+      .value = "FILE",
       .about = "write the results for machines that read JUnit's XML" },
     { .name = NULL },
 };
@@ -44,7 +68,7 @@ typedef struct settings {
     int n_only;
     int64_t seed, rounds, repeat;
     double max_work;
-    bool markdown, files, texts;    /* --cases, and problems as arguments, were given */
+    bool markdown, files, texts; /* --cases, and problems as arguments, were given */
     const char *junit;
 } settings;
 
@@ -54,17 +78,13 @@ static int take(void *to, int key, const char *value)
     int status;
 
     switch (key) {
-    case CLI_ARGUMENT:
-        s->texts = true;
-        return cases_add_text(&s->cases, value);
+    case CLI_ARGUMENT: s->texts = true; return cases_add_text(&s->cases, value);
     case OPT_VARIANT:
         if (s->n_only == MAX_ONLY)
             return cli_fail(CLI_BAD, "--variant is given more than %d times", MAX_ONLY);
         s->only[s->n_only++] = value;
         return CLI_GO;
-    case OPT_CASES:
-        s->files = true;
-        return cases_add_named(&s->cases, value);
+    case OPT_CASES: s->files = true; return cases_add_named(&s->cases, value);
     case OPT_SEED: return cli_integer("--seed", value, 0, INT64_MAX, &s->seed);
     case OPT_ROUNDS: return cli_integer("--rounds", value, 1, 1000, &s->rounds);
     case OPT_REPEAT: return cli_integer("--repeat", value, 1, 1000000, &s->repeat);
@@ -86,11 +106,15 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
         .usage = "[options] [PROBLEM...]",
         .about =
             "Runs every variant that takes a problem, on every device found, against a\n"
-            "double-precision oracle: random and adversarial inputs, many layouts, poisoned\n"
-            "memory, repeated runs, wrong calls; and compares the devices with each other.\n"
-            "A problem is a text such as softmax_fwd:f32,b2,hq4,hkv2,lq33,lk65,d64,causal.\n"
+            "double-precision oracle: random and adversarial inputs, many layouts, "
+            "poisoned\n"
+            "memory, repeated runs, wrong calls; and compares the devices with each "
+            "other.\n"
+            "A problem is a text such as "
+            "softmax_fwd:f32,b2,hq4,hkv2,lq33,lk65,d64,causal.\n"
             "--device takes one selector, or several with commas between; default: all.",
-        .options = options, .take = take,
+        .options = options,
+        .take = take,
     };
     int status;
 
@@ -145,9 +169,12 @@ static int open_all(report *r)
         cli_progress("opening %s", info[i].selector);
         d->info = info[i];
         if (attn_ctx_create(info[i].selector, &d->ctx) != ATTN_OK) {
-            record one = { .device = r->n_devices, .variant = REPORT_CALLS,
-                           .text = "open the device", .type = ATTN_F32,
-                           .outcome = OUTCOME_FAILED, .what = (char *)attn_last_error() };
+            record one = { .device = r->n_devices,
+                           .variant = REPORT_CALLS,
+                           .text = "open the device",
+                           .type = ATTN_F32,
+                           .outcome = OUTCOME_FAILED,
+                           .what = (char *)attn_last_error() };
             report_add(r, &one);
         }
         r->n_devices++;
@@ -186,8 +213,10 @@ static int check_only(const report *r, const settings *s)
                 known = known || !strcmp(list[k].name, s->only[i]);
         }
         if (!known)
-            return cli_fail(CLI_BAD, "--variant is '%s', which no device here has; "
-                            "attn-info --explain lists them", s->only[i]);
+            return cli_fail(CLI_BAD,
+                            "--variant is '%s', which no device here has; "
+                            "attn-info --explain lists them",
+                            s->only[i]);
     }
     return CLI_GO;
 }
@@ -202,10 +231,13 @@ typedef struct misuse_to {
 static void take_misuse(void *to, const char *name, const char *wrong)
 {
     misuse_to *m = to;
-    const record one = { .device = m->device, .variant = REPORT_CALLS, .text = name,
+    const record one = { .device = m->device,
+                         .variant = REPORT_CALLS,
+                         .text = name,
                          .type = ATTN_F32,
                          .outcome = wrong ? OUTCOME_FAILED : OUTCOME_PASSED,
-                         .seconds = timing_now() - m->start, .what = (char *)wrong };
+                         .seconds = timing_now() - m->start,
+                         .what = (char *)wrong };
 
     report_add(m->report, &one);
     m->start = timing_now();
@@ -213,8 +245,9 @@ static void take_misuse(void *to, const char *name, const char *wrong)
 
 static void run_all(report *r, const settings *s, attn_ctx *truth)
 {
-    const validation v = { .report = r, .oracle = truth, .only = s->only,
-                           .n_only = s->n_only };
+    const validation v = {
+        .report = r, .oracle = truth, .only = s->only, .n_only = s->n_only
+    };
 
     for (int d = 0; d < r->n_devices; d++) {
         misuse_to to = { r, d, timing_now() };
@@ -254,7 +287,8 @@ static int tell(const report *r, const settings *s, const cli_common *common)
         return CLI_FAILED;
     if (report_any(r))
         return CLI_OK;
-    return cli_fail(CLI_NOTHING, "nothing could run: every variant said no, or --max-work is "
+    return cli_fail(CLI_NOTHING,
+                    "nothing could run: every variant said no, or --max-work is "
                     "too small");
 }
 

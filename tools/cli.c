@@ -18,7 +18,9 @@ static const char *tool_name = "attn";
 enum { KEY_HELP, KEY_VERSION, KEY_DEVICE, KEY_JSON };
 
 static const cli_option common_options[] = {
-    { .name = "device", .key = KEY_DEVICE, .value = "SELECTOR",
+    { .name = "device",
+      .key = KEY_DEVICE,
+      .value = "SELECTOR",
       .about = "auto, host, opencl:N or cuda:N; default: ATTN_DEVICE, or auto" },
     { .name = "json", .key = KEY_JSON, .about = "print one JSON document" },
     { .name = "help", .key = KEY_HELP, .about = "print this and exit" },
@@ -137,8 +139,9 @@ static int print_help(const cli_tool *tool, const cli_option *const *all, int n)
         if (!all[i]->absent)
             print_option(all[i], width, all[i]->about);
     for (int i = 0; i < N_COMMON; i++)
-        print_option(all[i], width, all[i]->key == KEY_DEVICE && tool->device_about
-                                        ? tool->device_about : all[i]->about);
+        print_option(all[i], width,
+                     all[i]->key == KEY_DEVICE && tool->device_about ? tool->device_about
+                                                                     : all[i]->about);
     if (absent)
         printf("\nknown, but not in this version (exit status %d):\n", CLI_NOTHING);
     for (int i = 0; i < n; i++)
@@ -171,7 +174,7 @@ struct parser {
     const cli_option *all[MAX_OPTIONS];
     bool seen[MAX_OPTIONS];
     int n;
-    const cli_option *absent;    /* the first one that was given */
+    const cli_option *absent; /* the first one that was given */
 };
 
 static int take_option(struct parser *p, int index, const char *value, bool attached)
@@ -209,15 +212,11 @@ static int parse_all(struct parser *p, int argc, char **argv, const struct optio
         if ((status = check_spelling(word, p->all, p->n)) != CLI_GO)
             return status;
         switch (getopt_long(argc, argv, "-:", longs, &index)) {
-        case 0:
-            status = take_option(p, index, optarg, strchr(word, '=') != NULL);
-            break;
-        case 1:
-            status = p->tool->take(p->to, CLI_ARGUMENT, optarg);
-            break;
+        case 0: status = take_option(p, index, optarg, strchr(word, '=') != NULL); break;
+        case 1: status = p->tool->take(p->to, CLI_ARGUMENT, optarg); break;
         case ':':
             return cli_fail(CLI_BAD, "%s wants a value; see %s --help", word, tool_name);
-        case -1:    /* after "--" */
+        case -1: /* after "--" */
             while (status == CLI_GO && optind < argc)
                 status = p->tool->take(p->to, CLI_ARGUMENT, argv[optind++]);
             break;
@@ -241,9 +240,9 @@ int cli_parse(const cli_tool *tool, int argc, char **argv, cli_common *common, v
     for (const cli_option *o = tool->options; o && o->name && p.n < MAX_OPTIONS; o++)
         p.all[p.n++] = o;
     for (int i = 0; i < p.n; i++)
-        longs[i] = (struct option){ .name = p.all[i]->name,
-                                    .has_arg = p.all[i]->value ? required_argument
-                                                               : no_argument };
+        longs[i] =
+            (struct option){ .name = p.all[i]->name,
+                             .has_arg = p.all[i]->value ? required_argument : no_argument };
     status = parse_all(&p, argc, argv, longs);
     if (status == CLI_GO && p.absent)
         status = cli_fail(CLI_NOTHING, "--%s: %s: not in this version", p.absent->name,
@@ -290,7 +289,10 @@ int cli_word(const char *option, const char *text, const char *const words[], in
             return CLI_GO;
         }
         snprintf(list + used, sizeof list - used, "%s%s",
-                 !i ? "" : words[i + 1] ? ", " : " or ", words[i]);
+                 !i             ? ""
+                 : words[i + 1] ? ", "
+                                : " or ",
+                 words[i]);
     }
     return cli_fail(CLI_BAD, "%s is '%s', want %s", option, text, list);
 }
@@ -304,6 +306,7 @@ int cli_open(const cli_common *common, attn_ctx **out)
     st = attn_ctx_create(common->device, out);
     if (st == ATTN_OK)
         return CLI_GO;
-    return cli_fail_attn(st, common->device ? "--device"
-                             : variable && *variable ? "ATTN_DEVICE" : NULL);
+    return cli_fail_attn(st, common->device          ? "--device"
+                             : variable && *variable ? "ATTN_DEVICE"
+                                                     : NULL);
 }

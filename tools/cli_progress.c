@@ -18,9 +18,9 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t stopped;
     pthread_t thread;
-    bool running, stop;         /* `running` belongs to the caller's thread */
+    bool running, stop; /* `running` belongs to the caller's thread */
     char text[LINE];
-    int width;                  /* of what stands on the line; 0: nothing   */
+    int width; /* of what stands on the line; 0: nothing   */
     struct timespec start;
 } line = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -45,9 +45,9 @@ static void draw(void)
     int width = columns();
 
     clock_gettime(CLOCK_MONOTONIC, &now);
-    snprintf(text, sizeof text, "%s, %lld s", line.text,
-             (long long)(now.tv_sec - line.start.tv_sec -
-                         (now.tv_nsec < line.start.tv_nsec)));
+    snprintf(
+        text, sizeof text, "%s, %lld s", line.text,
+        (long long)(now.tv_sec - line.start.tv_sec - (now.tv_nsec < line.start.tv_nsec)));
     wipe();
     if ((int)strlen(text) < width)
         width = (int)strlen(text);

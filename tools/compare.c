@@ -7,24 +7,26 @@
 
 #include "visible.h"
 
-static const struct { double norm, lse_part, lse_least; } tolerances[] = {
+static const struct {
+    double norm, lse_part, lse_least;
+} tolerances[] = {
     [ATTN_F32] = { 2e-6, 1e-5, 1e-6 },
     [ATTN_F16] = { 1e-3, 1e-6, 1e-3 },
     [ATTN_BF16] = { 8e-3, 1e-6, 1e-3 },
 };
 
 enum {
-    ELEMENT = 20,   /* times a single element may be off                          */
-    FEW = 16,       /* so many elements or more do not all cancel by chance       */
+    ELEMENT = 20, /* times a single element may be off                          */
+    FEW = 16,     /* so many elements or more do not all cancel by chance       */
 };
 
 /* One head under comparison. */
 typedef struct head {
     const inputs *in;
     int64_t b, h, len;
-    double allowed;          /* relative, of the norm            */
-    double score;            /* what an f32 score may be off by  */
-    bool moderate;           /* |s| <= COMPARE_SCORES            */
+    double allowed; /* relative, of the norm            */
+    double score;   /* what an f32 score may be off by  */
+    bool moderate;  /* |s| <= COMPARE_SCORES            */
     comparison *out;
 } head;
 
@@ -34,7 +36,8 @@ static void note(const head *x, double error, double allowed, const char *name, 
                  int64_t e, double have, double want)
 {
     const double share = error <= allowed ? (allowed > 0 ? error / allowed : 0)
-                         : allowed > 0 && error < INFINITY ? error / allowed : 1e300;
+                         : allowed > 0 && error < INFINITY ? error / allowed
+                                                           : 1e300;
     char at[24] = "";
 
     if (!(share > x->out->share))
@@ -98,15 +101,16 @@ static void compare_lse(const head *x, int64_t i, double have, double want, bool
     if (empty ? have != -INFINITY : !isfinite(have))
         note_wrong(x, "LSE", i, -1, have, empty ? -INFINITY : want);
     else if (!empty)
-        note(x, fabs(have - want), tolerances[type].lse_part * fabs(want) +
-             tolerances[type].lse_least + x->score, "LSE", i, -1, have, want);
+        note(x, fabs(have - want),
+             tolerances[type].lse_part * fabs(want) + tolerances[type].lse_least + x->score,
+             "LSE", i, -1, have, want);
 }
 
 static void compare_head(const head *x, const oracle *ref, const float *o, const float *lse)
 {
     const attn_softmax_desc *d = &x->in->desc;
     const int64_t first = (x->b * d->heads_q + x->h) * d->len_q, dv = visible_dim_v(d);
-    double sums[3] = { 0 }, size, error;    /* squares of errors, reference, terms */
+    double sums[3] = { 0 }, size, error; /* squares of errors, reference, terms */
     int64_t rows = 0;
 
     for (int64_t i = 0; i < d->len_q; i++) {
@@ -142,9 +146,14 @@ void compare(const inputs *in, const oracle *ref, const float *o, const float *l
     for (int64_t b = 0; b < d->batch; b++)
         for (int64_t h = 0; h < d->heads_q; h++) {
             const double most = ref->score[b * d->heads_q + h], score = 4 * 0x1p-24 * most;
-            const head x = { in, b, h, visible_len(d, in->lens, b),
-                             tolerances[d->type].norm + score, score,
-                             most <= COMPARE_SCORES, out };
+            const head x = { in,
+                             b,
+                             h,
+                             visible_len(d, in->lens, b),
+                             tolerances[d->type].norm + score,
+                             score,
+                             most <= COMPARE_SCORES,
+                             out };
             compare_head(&x, ref, o, lse);
         }
 }

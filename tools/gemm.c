@@ -10,7 +10,7 @@
 #include "inputs.h"
 #include "timing.h"
 
-enum { ROW_MAJOR = 101, NO_TRANS = 111 };   /* of cblas.h */
+enum { ROW_MAJOR = 101, NO_TRANS = 111 }; /* of cblas.h */
 
 /* A function of the library; POSIX lets object and function pointers be the same. */
 static void *symbol(const gemm *g, const char *name, void *to, size_t bytes)

@@ -35,7 +35,7 @@ uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index)
 double random_normal(uint64_t seed, uint64_t stream, uint64_t index)
 {
     const uint64_t bits = random_bits(seed, stream, index);
-    const double u = ((double)(bits >> 32) + 1) / 4294967296.0;   /* (0, 1] */
+    const double u = ((double)(bits >> 32) + 1) / 4294967296.0; /* (0, 1] */
     const double angle = 6.283185307179586 * (double)(bits & 0xffffffff) / 4294967296.0;
 
     return sqrt(-2 * log(u)) * cos(angle);
@@ -45,7 +45,7 @@ uint64_t random_seed_of(const char *text, uint64_t seed)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ mix(seed);
 
-    for (; *text; text++)                        /* FNV-1a */
+    for (; *text; text++) /* FNV-1a */
         hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
     return mix(hash);
 }
@@ -108,9 +108,14 @@ static void fill_lens(inputs *in, uint64_t seed)
         const uint64_t bits = random_bits(seed, STREAM_LEN, (uint64_t)b + 1);
         const int64_t tile = (int64_t)8 << (bits >> 32) % 4;
         const int64_t n[8] = {
-            lk, 0, (int64_t)(bits % (uint64_t)(lk + 1)), 1,
-            tile + 1 < lk ? tile + 1 : lk / 2, bits & 1u << 31 ? lk + 3 : INT32_MAX,
-            lk / 2, bits & 1u << 31 ? -5 : INT32_MIN,
+            lk,
+            0,
+            (int64_t)(bits % (uint64_t)(lk + 1)),
+            1,
+            tile + 1 < lk ? tile + 1 : lk / 2,
+            bits & 1u << 31 ? lk + 3 : INT32_MAX,
+            lk / 2,
+            bits & 1u << 31 ? -5 : INT32_MIN,
         };
         const int64_t len = n[(first + b) % 8];
         in->lens[b] = (int32_t)(len > INT32_MAX ? INT32_MAX : len);
@@ -122,7 +127,7 @@ static void mark_seen(inputs *in)
 {
     for (int64_t b = 0; b < in->desc.batch; b++) {
         const int64_t len = visible_len(&in->desc, in->lens, b);
-        int64_t marked = 0;      /* ranges only move upwards with i */
+        int64_t marked = 0; /* ranges only move upwards with i */
 
         for (int64_t i = 0; i < in->desc.len_q; i++) {
             const visible_keys keys = visible_of(&in->desc, len, i);

@@ -171,9 +171,16 @@ void measure(attn_ctx *ctx, const attn_softmax_desc *desc, const char *variant,
     attn_plan *plan = NULL;
     attn_status st;
 
-    *m = (measurement){ .ms = NAN, .ms_least = NAN, .ms_most = NAN, .gflop_s = NAN,
-                        .gb_s = NAN, .first_plan_ms = NAN, .plan_ms = NAN,
-                        .enqueue_us = NAN, .gemm_gflop_s = NAN, .gemm_ratio = NAN };
+    *m = (measurement){ .ms = NAN,
+                        .ms_least = NAN,
+                        .ms_most = NAN,
+                        .gflop_s = NAN,
+                        .gb_s = NAN,
+                        .first_plan_ms = NAN,
+                        .plan_ms = NAN,
+                        .enqueue_us = NAN,
+                        .gemm_gflop_s = NAN,
+                        .gemm_ratio = NAN };
     attn_softmax_text(desc, m->problem, sizeof m->problem, NULL);
     snprintf(m->variant, sizeof m->variant, "%s", variant);
     if ((st = time_plans(ctx, desc, variant, &plan, m)) != ATTN_OK ||

@@ -13,21 +13,48 @@
 static attn_softmax_desc right(void)
 {
     return (attn_softmax_desc){
-        .size = sizeof(attn_softmax_desc), .use = ATTN_USE_LENS_KV | ATTN_USE_LSE,
-        .type = ATTN_F32, .batch = 1, .heads_q = 2, .heads_kv = 2, .len_q = 5, .len_kv = 7,
+        .size = sizeof(attn_softmax_desc),
+        .use = ATTN_USE_LENS_KV | ATTN_USE_LSE,
+        .type = ATTN_F32,
+        .batch = 1,
+        .heads_q = 2,
+        .heads_kv = 2,
+        .len_q = 5,
+        .len_kv = 7,
         .dim_qk = 16,
     };
 }
 
 /* Mistakes in planning. */
 
-static void three_two(attn_softmax_desc *d) { d->heads_q = 3; }
-static void odd_group(attn_softmax_desc *d) { d->heads_q = 33; }
-static void no_kv_heads(attn_softmax_desc *d) { d->heads_kv = 0; }
-static void no_dim(attn_softmax_desc *d) { d->dim_qk = 0; }
-static void negative_length(attn_softmax_desc *d) { d->len_kv = -1; }
-static void integer_type(attn_softmax_desc *d) { d->type = ATTN_I32; }
-static void unknown_use(attn_softmax_desc *d) { d->use |= 1u << 31; }
+static void three_two(attn_softmax_desc *d)
+{
+    d->heads_q = 3;
+}
+static void odd_group(attn_softmax_desc *d)
+{
+    d->heads_q = 33;
+}
+static void no_kv_heads(attn_softmax_desc *d)
+{
+    d->heads_kv = 0;
+}
+static void no_dim(attn_softmax_desc *d)
+{
+    d->dim_qk = 0;
+}
+static void negative_length(attn_softmax_desc *d)
+{
+    d->len_kv = -1;
+}
+static void integer_type(attn_softmax_desc *d)
+{
+    d->type = ATTN_I32;
+}
+static void unknown_use(attn_softmax_desc *d)
+{
+    d->use |= 1u << 31;
+}
 
 static void scale_nan(attn_softmax_desc *d)
 {
@@ -57,9 +84,9 @@ static void offset_and_align(attn_softmax_desc *d)
 static const struct {
     const char *name;
     void (*make)(attn_softmax_desc *d);
-    const char *variant;      /* asked for by name; NULL: none               */
+    const char *variant; /* asked for by name; NULL: none               */
     attn_status want;
-    const char *word;         /* stands in attn_last_error()                 */
+    const char *word; /* stands in attn_last_error()                 */
 } plans[] = {
     { "plan: 3 query heads for 2 key heads", three_two, NULL, ATTN_ERR_INVALID, "heads_q" },
     { "plan: 33 query heads for 2 key heads", odd_group, NULL, ATTN_ERR_INVALID,
@@ -81,21 +108,66 @@ static const struct {
 
 /* Mistakes in a call. */
 
-static void q_null(attn_args *a) { a->q.data = NULL; }
-static void q_type(attn_args *a) { a->q.type = ATTN_F16; }
-static void k_dim(attn_args *a) { a->k.size[3]++; }
-static void v_heads(attn_args *a) { a->v.size[1]--; }
-static void v_length(attn_args *a) { a->v.size[2]--; }
-static void q_spread(attn_args *a) { a->q.stride[3] = 2; }
-static void k_stride(attn_args *a) { a->k.stride[2]++; }
-static void o_offset(attn_args *a) { a->o.offset++; }
-static void o_in_q(attn_args *a) { a->o = a->q; }
-static void o_one_head(attn_args *a) { a->o.stride[1] = 0; }
-static void q_backwards(attn_args *a) { a->q.stride[2] = -a->q.stride[2]; }
-static void no_lens(attn_args *a) { a->lens_kv = (attn_tensor){ 0 }; }
-static void lens_type(attn_args *a) { a->lens_kv.type = ATTN_F32; }
-static void no_workspace(attn_args *a) { a->workspace = NULL; }
-static void small_workspace(attn_args *a) { a->workspace_bytes--; }
+static void q_null(attn_args *a)
+{
+    a->q.data = NULL;
+}
+static void q_type(attn_args *a)
+{
+    a->q.type = ATTN_F16;
+}
+static void k_dim(attn_args *a)
+{
+    a->k.size[3]++;
+}
+static void v_heads(attn_args *a)
+{
+    a->v.size[1]--;
+}
+static void v_length(attn_args *a)
+{
+    a->v.size[2]--;
+}
+static void q_spread(attn_args *a)
+{
+    a->q.stride[3] = 2;
+}
+static void k_stride(attn_args *a)
+{
+    a->k.stride[2]++;
+}
+static void o_offset(attn_args *a)
+{
+    a->o.offset++;
+}
+static void o_in_q(attn_args *a)
+{
+    a->o = a->q;
+}
+static void o_one_head(attn_args *a)
+{
+    a->o.stride[1] = 0;
+}
+static void q_backwards(attn_args *a)
+{
+    a->q.stride[2] = -a->q.stride[2];
+}
+static void no_lens(attn_args *a)
+{
+    a->lens_kv = (attn_tensor){ 0 };
+}
+static void lens_type(attn_args *a)
+{
+    a->lens_kv.type = ATTN_F32;
+}
+static void no_workspace(attn_args *a)
+{
+    a->workspace = NULL;
+}
+static void small_workspace(attn_args *a)
+{
+    a->workspace_bytes--;
+}
 
 static void q_longer(attn_args *a)
 {
@@ -114,7 +186,7 @@ static const struct {
     void (*make)(attn_args *args);
     attn_status want;
     const char *word;
-    bool of_workspace;        /* there only if the plan needs one */
+    bool of_workspace; /* there only if the plan needs one */
 } calls[] = {
     { "call: Q without memory", q_null, ATTN_ERR_INVALID, "q.data", false },
     { "call: Q of another type", q_type, ATTN_ERR_INVALID, "q.type", false },

@@ -18,19 +18,28 @@
 
 enum {
     MAX_RANK = 4,
-    MAX_HEADER = 10000,      /* NumPy's own limit */
-    ALIGN = 64,              /* of the data, in the file and in memory */
+    MAX_HEADER = 10000, /* NumPy's own limit */
+    ALIGN = 64,         /* of the data, in the file and in memory */
     FIRST_READ = 1 << 20,
 };
 
-static const struct { const char *descr; size_t bytes; } types[] = {
+static const struct {
+    const char *descr;
+    size_t bytes;
+} types[] = {
     [NPY_F4] = { "<f4", 4 }, [NPY_F2] = { "<f2", 2 }, [NPY_F8] = { "<f8", 8 },
     [NPY_B1] = { "|b1", 1 }, [NPY_I4] = { "<i4", 4 }, [NPY_I8] = { "<i8", 8 },
 };
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
-size_t npy_type_bytes(npy_type type) { return types[type].bytes; }
-const char *npy_type_descr(npy_type type) { return types[type].descr; }
+size_t npy_type_bytes(npy_type type)
+{
+    return types[type].bytes;
+}
+const char *npy_type_descr(npy_type type)
+{
+    return types[type].descr;
+}
 
 /* Where a message goes, and the file that it is about. */
 struct report {
@@ -42,7 +51,8 @@ struct report {
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-static int fail(const struct report *to, const char *format, ...)
+static int
+fail(const struct report *to, const char *format, ...)
 {
     va_list args;
 
@@ -54,7 +64,7 @@ static int fail(const struct report *to, const char *format, ...)
         vsnprintf(to->err + used, to->cap - (size_t)used, format, args);
         va_end(args);
     }
-    for (char *c = to->err; *c; c++)      /* a file's name may hold anything */
+    for (char *c = to->err; *c; c++) /* a file's name may hold anything */
         if ((unsigned char)*c < ' ' || *c == 0x7f)
             *c = '?';
     return -1;
@@ -161,8 +171,8 @@ static int parse_descr(struct reader *r, npy_array *a)
             return 0;
         }
         if (descr[0] == '>' && !strcmp(descr + 1, types[t].descr + 1))
-            return fail(&r->to, "big-endian type %s; save array.astype('%s')",
-                        descr, types[t].descr);
+            return fail(&r->to, "big-endian type %s; save array.astype('%s')", descr,
+                        types[t].descr);
     }
     return fail(&r->to, "type '%s'; want one of <f4 <f2 <f8 |b1 <i4 <i8", descr);
 }
@@ -191,7 +201,7 @@ static int parse_size(struct reader *r, int64_t *size)
         return fail(&r->to, "a dimension of %zu digits does not fit into 64 bits", n);
     *size = value;
     r->at += n;
-    if (r->version < 3 && *r->at == 'L')      /* as Python 2 wrote long numbers */
+    if (r->version < 3 && *r->at == 'L') /* as Python 2 wrote long numbers */
         r->at++;
     return 0;
 }
@@ -221,7 +231,9 @@ static int parse_header(struct reader *r, npy_array *a)
         const char *name;
         int (*parse)(struct reader *, npy_array *);
     } keys[] = {
-        { "descr", parse_descr }, { "fortran_order", parse_order }, { "shape", parse_shape },
+        { "descr", parse_descr },
+        { "fortran_order", parse_order },
+        { "shape", parse_shape },
     };
     bool seen[3] = { false }, comma = true;
     char key[32];
@@ -325,7 +337,8 @@ static int read_data(struct reader *r, npy_array *a)
     if (got < a->bytes)
         return fail(&r->to, "holds %zu bytes of data, its shape needs %zu", got, a->bytes);
     if (more)
-        return fail(&r->to, "goes on after the %zu bytes of data its shape needs", a->bytes);
+        return fail(&r->to, "goes on after the %zu bytes of data its shape needs",
+                    a->bytes);
     return 0;
 }
 
@@ -372,7 +385,8 @@ static size_t format_header(const npy_array *a, char header[256])
                       (long long)a->shape[i]);
         first = i ? first : 21 - n;
     }
-    n = snprintf(header + 10, 246, "{'descr': '%s', 'fortran_order': False, 'shape': (%s%s), }%*s",
+    n = snprintf(header + 10, 246,
+                 "{'descr': '%s', 'fortran_order': False, 'shape': (%s%s), }%*s",
                  types[a->type].descr, shape, a->rank == 1 ? "," : "", first, "");
     size_t end = ((size_t)n + 11) / ALIGN * ALIGN + ALIGN;
     memset(header + 10 + n, ' ', end - 10 - (size_t)n);
@@ -421,7 +435,7 @@ static int write_beside(const struct report *to, const char *path, const struct 
         goto done;
     }
     if (old)
-        (void)fchmod(fd, old->st_mode & 0777);      /* some file systems have no modes */
+        (void)fchmod(fd, old->st_mode & 0777); /* some file systems have no modes */
     if (!(file = fdopen(fd, "wb"))) {
         fail(to, "cannot write: %s", strerror(errno));
         close(fd);
@@ -449,12 +463,13 @@ int npy_save(const char *path, const npy_array *array, char *err, size_t cap)
         return fail(&to, "not written: type, shape, data and bytes of the array disagree");
     bool there = lstat(path, &st) == 0;
     bool regular = there && S_ISREG(st.st_mode);
-    if (regular && access(path, W_OK) != 0)      /* renaming would not ask */
+    if (regular && access(path, W_OK) != 0) /* renaming would not ask */
         return fail(&to, "cannot write: %s", strerror(errno));
     if (!there || regular)
         return write_beside(&to, path, there ? &st : NULL, array);
     FILE *file = fopen(path, "wb");
-    return file ? write_array(&to, file, array) : fail(&to, "cannot open: %s", strerror(errno));
+    return file ? write_array(&to, file, array)
+                : fail(&to, "cannot open: %s", strerror(errno));
 }
 
 static float float_of(uint32_t bits)
@@ -482,11 +497,11 @@ float npy_half_to_float(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, x = half & 0x7fff;
 
-    if (x >= 0x7c00)                                            /* Inf, NaN */
+    if (x >= 0x7c00) /* Inf, NaN */
         return float_of(sign | 0x7f800000 | (x & 0x3ff) << 13);
     if (x >= 0x0400)
-        return float_of(sign | ((x << 13) + (112u << 23)));     /* bias 127 - 15 */
-    return float_of(sign | bits_of((float)x * 0x1p-24f));       /* exact */
+        return float_of(sign | ((x << 13) + (112u << 23))); /* bias 127 - 15 */
+    return float_of(sign | bits_of((float)x * 0x1p-24f));   /* exact */
 }
 
 uint16_t npy_float_to_half(float value)
@@ -495,11 +510,11 @@ uint16_t npy_float_to_half(float value)
 
     if (x > 0x7f800000)
         return (uint16_t)(sign | 0x7e00 | (x >> 13 & 0x1ff));
-    if (x >= 0x477ff000)                    /* 65520, half way past the largest */
+    if (x >= 0x477ff000) /* 65520, half way past the largest */
         return (uint16_t)(sign | 0x7c00);
-    if (x >= 0x38800000)                    /* 2^-14, the smallest normal one */
+    if (x >= 0x38800000) /* 2^-14, the smallest normal one */
         return (uint16_t)(sign | shift_round(x - (112u << 23), 13));
-    unsigned n = 126 - (x >> 23);           /* to units of 2^-24 */
+    unsigned n = 126 - (x >> 23); /* to units of 2^-24 */
     return (uint16_t)(sign | (n > 24 ? 0 : shift_round((x & 0x7fffff) | 0x800000, n)));
 }
 

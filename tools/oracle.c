@@ -45,8 +45,8 @@ static double largest_score(const inputs *in, int64_t b, int64_t h)
         pairs += seen.end - seen.first;
         for (int64_t j = seen.first; j < seen.end; j++) {
             double terms;
-            most = fmax(most, score_of(q + i * d->dim_qk, k + j * d->dim_qk, d->dim_qk,
-                                       &terms));
+            most = fmax(most,
+                        score_of(q + i * d->dim_qk, k + j * d->dim_qk, d->dim_qk, &terms));
             most_terms = fmax(most_terms, terms);
         }
     }
@@ -126,8 +126,10 @@ attn_status oracle_run(attn_ctx *host, const inputs *in, oracle *out)
     int32_t *lens = in->lens ? calloc((size_t)d->batch + 1, sizeof *lens) : NULL;
     attn_status st = ATTN_ERR_NO_MEMORY;
 
-    *out = (oracle){ .o = floats(rows, dv), .terms = floats(rows, dv),
-                     .lse = floats(rows, 1), .score = calloc((size_t)heads + 1, sizeof(double)) };
+    *out = (oracle){ .o = floats(rows, dv),
+                     .terms = floats(rows, dv),
+                     .lse = floats(rows, 1),
+                     .score = calloc((size_t)heads + 1, sizeof(double)) };
     if (!v || !o || !out->o || !out->terms || !out->lse || !out->score ||
         (in->lens && !lens))
         goto fail;

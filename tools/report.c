@@ -100,8 +100,8 @@ static const char *selector(const report *r, int device)
 
 static void print_devices(const report *r, const tally *list, size_t n, table_style style)
 {
-    static const char *const heads[] = { "device", "name", "driver", "passed", "failed",
-                                         "skipped", "seconds" };
+    static const char *const heads[] = { "device", "name",    "driver", "passed",
+                                         "failed", "skipped", "seconds" };
     table t = { .columns = 7, .heads = heads, .align = "lllrrrr" };
 
     for (int d = 0; d < r->n_devices; d++) {
@@ -138,8 +138,9 @@ static void norm_cell(table *t, size_t ran, double norm)
 
 static void print_variants(const report *r, const tally *list, size_t n, table_style style)
 {
-    static const char *const heads[] = { "device", "variant", "passed", "failed", "skipped",
-                                         "says no", "f32", "f16", "bf16", "of allowed" };
+    static const char *const heads[] = { "device",  "variant",   "passed", "failed",
+                                         "skipped", "says no",   "f32",    "f16",
+                                         "bf16",    "of allowed" };
     table t = { .columns = 10, .heads = heads, .align = "llrrrrrrrr" };
 
     for (size_t i = 0; i < n; i++) {

@@ -119,9 +119,12 @@ int report_json(const report *r)
 /* Text of an attribute; bytes that XML 1.0 does not know become '?'. */
 static void xml(FILE *to, const char *text)
 {
-    static const struct { char c; const char *entity; } escapes[] = {
-        { '&', "&amp;" }, { '<', "&lt;" }, { '>', "&gt;" }, { '"', "&quot;" },
-        { '\n', "&#10;" },
+    static const struct {
+        char c;
+        const char *entity;
+    } escapes[] = {
+        { '&', "&amp;" },  { '<', "&lt;" },   { '>', "&gt;" },
+        { '"', "&quot;" }, { '\n', "&#10;" },
     };
 
     for (; *text; text++) {

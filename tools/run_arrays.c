@@ -12,7 +12,7 @@
 #include "run.h"
 
 static const char *const axis_names[4] = { "B", "H", "L", "D" };
-static const char *const orders[2] = { "B, H, L, D", "B, L, H, D" };   /* by blhd */
+static const char *const orders[2] = { "B, H, L, D", "B, L, H, D" }; /* by blhd */
 
 /* One of q, k, v: its file, and its sizes in the order B, H, L, D. */
 typedef struct input {
@@ -124,7 +124,9 @@ static int load_input(input *in, bool blhd)
 
 static int check_shapes(const input in[3], bool blhd)
 {
-    static const struct { int which, axis, as; } equal[] = {
+    static const struct {
+        int which, axis, as;
+    } equal[] = {
         { K, 0, Q }, { K, 3, Q }, { V, 0, Q }, { V, 1, K }, { V, 2, K },
     };
     const int64_t hq = in[Q].size[1], hkv = in[K].size[1];
@@ -134,17 +136,17 @@ static int check_shapes(const input in[3], bool blhd)
         const input *a = &in[equal[i].which], *b = &in[equal[i].as];
         const int axis = equal[i].axis;
         if (a->size[axis] != b->size[axis])
-            return cli_fail(CLI_BAD,
-                            "%s: %s is %lld, want %lld as in %s; they have %s and %s",
-                            a->file, axis_names[axis], (long long)a->size[axis],
-                            (long long)b->size[axis], b->file, shape_text(a, blhd, one),
-                            shape_text(b, blhd, two));
+            return cli_fail(
+                CLI_BAD, "%s: %s is %lld, want %lld as in %s; they have %s and %s", a->file,
+                axis_names[axis], (long long)a->size[axis], (long long)b->size[axis],
+                b->file, shape_text(a, blhd, one), shape_text(b, blhd, two));
     }
     if ((hq == 0) != (hkv == 0) || (hkv && hq % hkv))
-        return cli_fail(CLI_BAD, "%s: %lld heads, want a multiple of the %lld of %s; "
-                        "they have %s and %s", in[Q].file, (long long)hq, (long long)hkv,
-                        in[K].file, shape_text(&in[Q], blhd, one),
-                        shape_text(&in[K], blhd, two));
+        return cli_fail(CLI_BAD,
+                        "%s: %lld heads, want a multiple of the %lld of %s; "
+                        "they have %s and %s",
+                        in[Q].file, (long long)hq, (long long)hkv, in[K].file,
+                        shape_text(&in[Q], blhd, one), shape_text(&in[K], blhd, two));
     return CLI_GO;
 }
 
@@ -152,8 +154,10 @@ static int choose_type(const run_request *r, const npy_array *q, attn_type *type
 {
     *type = r->type != ATTN_TYPE_NONE ? r->type : q->type == NPY_F4 ? ATTN_F32 : ATTN_F16;
     if (r->type == ATTN_TYPE_NONE && q->type == NPY_F8)
-        return cli_fail(CLI_BAD, "%s: type <f8 is no computing type; give --type f32, f16 "
-                        "or bf16", r->q);
+        return cli_fail(CLI_BAD,
+                        "%s: type <f8 is no computing type; give --type f32, f16 "
+                        "or bf16",
+                        r->q);
     return CLI_GO;
 }
 
@@ -170,19 +174,19 @@ static int load_lens(const char *file, const input in[3], npy_array *lens)
         status = cli_fail(CLI_BAD, "%s: type %s, want <i4 or <i8", file,
                           npy_type_descr(raw.type));
     else if (raw.rank != 1 || raw.shape[0] != batch)
-        status = cli_fail(CLI_BAD, "%s: want %lld number%s in one dimension, one for each "
-                          "batch of %s", file, (long long)batch, batch == 1 ? "" : "s",
-                          in[Q].file);
+        status = cli_fail(CLI_BAD,
+                          "%s: want %lld number%s in one dimension, one for each "
+                          "batch of %s",
+                          file, (long long)batch, batch == 1 ? "" : "s", in[Q].file);
     else if (npy_alloc(lens, NPY_I4, 1, raw.shape))
         status = cli_fail(CLI_NOTHING, "%s: no memory", file);
     for (int64_t b = 0; status == CLI_GO && b < batch; b++) {
         const int64_t n = raw.type == NPY_I4 ? ((const int32_t *)raw.data)[b]
                                              : ((const int64_t *)raw.data)[b];
         if (n < 0 || n > most || n > INT32_MAX)
-            status = cli_fail(CLI_BAD,
-                              "%s: number %lld is %lld, want 0 .. %lld, the keys in %s",
-                              file, (long long)b, (long long)n, (long long)most,
-                              in[K].file);
+            status =
+                cli_fail(CLI_BAD, "%s: number %lld is %lld, want 0 .. %lld, the keys in %s",
+                         file, (long long)b, (long long)n, (long long)most, in[K].file);
         else
             ((int32_t *)lens->data)[b] = (int32_t)n;
     }
@@ -215,8 +219,8 @@ static void describe(const run_request *r, const input in[3], attn_type type,
         d->use |= ATTN_USE_LSE;
 }
 
-static attn_tensor view(const run_request *r, const npy_array *a, attn_type type,
-                        int64_t b, int64_t h, int64_t l, int64_t d)
+static attn_tensor view(const run_request *r, const npy_array *a, attn_type type, int64_t b,
+                        int64_t h, int64_t l, int64_t d)
 {
     attn_tensor t = r->blhd ? attn_tensor_blhd(a->data, type, b, h, l, d)
                             : attn_tensor_bhld(a->data, type, b, h, l, d);
@@ -250,8 +254,8 @@ static int make_outputs(const run_request *r, run_arrays *a)
     /* of a [H, D] file, where L is 1, the one dimension left is H */
     const int64_t *lse_shape = rank == 2 && r->blhd ? lse + 1 : lse + 4 - rank;
 
-    if (r->out && npy_alloc(&a->out, d->type == ATTN_F32 ? NPY_F4 : NPY_F2, rank,
-                            out + 4 - rank))
+    if (r->out &&
+        npy_alloc(&a->out, d->type == ATTN_F32 ? NPY_F4 : NPY_F2, rank, out + 4 - rank))
         return cli_fail(CLI_NOTHING, "--out: no memory for it");
     if (r->lse && npy_alloc(&a->lse, NPY_F4, rank - 1, lse_shape))
         return cli_fail(CLI_NOTHING, "--lse: no memory for it");
@@ -262,8 +266,8 @@ static void make_views(const run_request *r, run_arrays *a)
 {
     attn_softmax_desc *d = &a->desc;
     attn_args *args = &a->args;
-    const attn_tensor o = view(r, &a->out, d->type, d->batch, d->heads_q, d->len_q,
-                               d->dim_v);
+    const attn_tensor o =
+        view(r, &a->out, d->type, d->batch, d->heads_q, d->len_q, d->dim_v);
 
     *args = (attn_args){ .size = sizeof *args };
     args->q = view(r, &a->q, d->type, d->batch, d->heads_q, d->len_q, d->dim_qk);
@@ -272,8 +276,8 @@ static void make_views(const run_request *r, run_arrays *a)
     if (r->out)
         args->o = o;
     if (r->lse) {
-        args->lse = attn_tensor_bhld(a->lse.data, ATTN_F32, d->batch, d->heads_q, d->len_q,
-                                     1);
+        args->lse =
+            attn_tensor_bhld(a->lse.data, ATTN_F32, d->batch, d->heads_q, d->len_q, 1);
         args->lse.data_bytes = a->lse.bytes;
     }
     if (r->kv_lens) {

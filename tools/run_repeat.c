@@ -10,9 +10,9 @@
 typedef struct twin {
     const attn_tensor *host;
     attn_tensor *device;
-    const npy_array *output;     /* NULL: an input                         */
+    const npy_array *output; /* NULL: an input                         */
     const char *option;
-    char *bits;                  /* of an output: a later run's            */
+    char *bits; /* of an output: a later run's            */
 } twin;
 
 enum { N_TWINS = 6 };

@@ -12,11 +12,10 @@
 /* Behind the workspace, to see a step that writes too far. */
 enum { WORKSPACE_GUARD = 256 };
 
-static const char *const names[TRIAL_BLOCKS] = { "q", "k", "v", "lens_kv",
+static const char *const names[TRIAL_BLOCKS] = { "q", "k",   "v",        "lens_kv",
                                                  "o", "lse", "workspace" };
 
-__attribute__((format(printf, 2, 3)))
-static bool wrong(trial *t, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static bool wrong(trial *t, const char *format, ...)
 {
     va_list args;
 
@@ -55,7 +54,10 @@ static void make_views(trial *t)
 {
     const attn_softmax_desc *d = &t->in->desc;
     const int64_t b = d->batch, hq = d->heads_q, hkv = d->heads_kv, lq = d->len_q;
-    const struct { attn_type type; int64_t size[4]; } shape[TRIAL_TENSORS] = {
+    const struct {
+        attn_type type;
+        int64_t size[4];
+    } shape[TRIAL_TENSORS] = {
         [TRIAL_Q] = { d->type, { b, hq, lq, d->dim_qk } },
         [TRIAL_K] = { d->type, { b, hkv, d->len_kv, d->dim_qk } },
         [TRIAL_V] = { d->type, { b, hkv, d->len_kv, visible_dim_v(d) } },
@@ -103,7 +105,7 @@ static bool download(trial *t, int block, void *to)
 static void set_args(trial *t)
 {
     attn_tensor *to[TRIAL_TENSORS] = {
-        [TRIAL_Q] = &t->args.q, [TRIAL_K] = &t->args.k, [TRIAL_V] = &t->args.v,
+        [TRIAL_Q] = &t->args.q,          [TRIAL_K] = &t->args.k, [TRIAL_V] = &t->args.v,
         [TRIAL_LENS] = &t->args.lens_kv, [TRIAL_O] = &t->args.o, [TRIAL_LSE] = &t->args.lse,
     };
 

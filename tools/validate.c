@@ -21,8 +21,8 @@ enum { MAX_VARIANTS = 32, LONGER_Q = 3, LONGER_K = 70, WHAT_BYTES = 1024 };
 typedef struct entry {
     int device;
     attn_variant_info info;
-    bool chosen;               /* what the planner would take on that device */
-    attn_plan *plan;           /* NULL: nothing (more) to run                */
+    bool chosen;     /* what the planner would take on that device */
+    attn_plan *plan; /* NULL: nothing (more) to run                */
     record record;
     char what[WHAT_BYTES];
 } entry;
@@ -34,7 +34,7 @@ typedef struct session {
     uint64_t seed;
     entry *entry;
     size_t n;
-    float **o;                 /* each device's own answer in round 0, or NULL */
+    float **o; /* each device's own answer in round 0, or NULL */
 
     int round;
     inputs in;
@@ -72,8 +72,11 @@ static void ask(session *s, int device)
     if (!ctx)
         return;
     if (attn_softmax_variants(ctx, &s->item->desc, list, MAX_VARIANTS, &n) != ATTN_OK) {
-        record one = { .device = device, .variant = "(all)", .text = s->item->text,
-                       .type = s->item->desc.type, .outcome = OUTCOME_FAILED,
+        record one = { .device = device,
+                       .variant = "(all)",
+                       .text = s->item->text,
+                       .type = s->item->desc.type,
+                       .outcome = OUTCOME_FAILED,
                        .what = (char *)attn_last_error() };
         report_add(s->v->report, &one);
         return;
@@ -82,10 +85,13 @@ static void ask(session *s, int device)
         entry *e = &s->entry[s->n];
         if (!wanted(s->v, list[i].name))
             continue;
-        *e = (entry){ .device = device, .info = list[i],
+        *e = (entry){ .device = device,
+                      .info = list[i],
                       .chosen = list[i].applicable && !chosen };
-        e->record = (record){ .device = device, .variant = list[i].name,
-                              .text = s->item->text, .type = s->item->desc.type,
+        e->record = (record){ .device = device,
+                              .variant = list[i].name,
+                              .text = s->item->text,
+                              .type = s->item->desc.type,
                               .outcome = OUTCOME_PASSED };
         chosen = chosen || list[i].applicable;
         s->n++;
@@ -252,8 +258,9 @@ static void run(session *s, entry *e, trial *t)
 
 static void run_entry(session *s, entry *e)
 {
-    trial t = { .ctx = ctx_of(s, e), .plan = e->plan, .in = &s->in,
-                .repeat = s->v->report->repeat };
+    trial t = {
+        .ctx = ctx_of(s, e), .plan = e->plan, .in = &s->in, .repeat = s->v->report->repeat
+    };
     attn_softmax_desc longer = s->item->desc;
     attn_plan *longer_plan = NULL;
     attn_status st = ATTN_OK;
@@ -263,7 +270,7 @@ static void run_entry(session *s, entry *e)
         longer.len_q += LONGER_Q;
         longer.len_kv += LONGER_K;
         st = plan(s, e, &longer, &longer_plan);
-        if (st == ATTN_ERR_UNSUPPORTED)      /* another problem, another answer */
+        if (st == ATTN_ERR_UNSUPPORTED) /* another problem, another answer */
             return;
         if (st != ATTN_OK) {
             fail(e, "a plan for longer sequences", attn_last_error());
@@ -314,7 +321,9 @@ static bool any_left(const session *s)
 void validate_case(const validation *v, const case_item *item)
 {
     const int n = v->report->n_devices;
-    session s = { .v = v, .item = item, .seed = random_seed_of(item->text, v->report->seed) };
+    session s = { .v = v,
+                  .item = item,
+                  .seed = random_seed_of(item->text, v->report->seed) };
 
     s.entry = calloc((size_t)n * MAX_VARIANTS, sizeof *s.entry);
     s.o = calloc((size_t)n, sizeof *s.o);

@@ -16,8 +16,9 @@ static const unsigned char poison[2] = { 0xe5, 0xff };
 
 const char *view_kind_name(view_kind kind)
 {
-    static const char *const names[VIEW_KINDS] = { "plain", "blhd", "padded", "reversed",
-                                                   "shared", "transposed", "spread" };
+    static const char *const names[VIEW_KINDS] = { "plain",    "blhd",   "padded",
+                                                   "reversed", "shared", "transposed",
+                                                   "spread" };
     return names[kind];
 }
 
@@ -38,7 +39,7 @@ static void set(int64_t stride[4], int64_t b, int64_t h, int64_t l, int64_t d)
 static void lay_out(int64_t stride[4], const int64_t size[4], int64_t unit, view_kind kind)
 {
     const int64_t h = size[1], l = size[2], d = size[3], row = round_up(d, unit);
-    const int64_t odd = unit * ((row / unit + 1) | 1);     /* an odd number of units */
+    const int64_t odd = unit * ((row / unit + 1) | 1); /* an odd number of units */
     const int64_t head = l * odd + 2 * unit;
 
     switch (kind) {

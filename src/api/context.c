@@ -52,6 +52,19 @@ void attn_env_read(attn_env_storage *s)
         s->env.cache_dir = s->cache_dir;
 }
 
+/* How many devices a back end has; 0, with the reason, if it can't be asked. */
+static int count_of(const attn_backend *b, const attn_env *env, char *reason, size_t cap)
+{
+    int n = 0;
+
+    reason[0] = '\0';
+    if (b->count(env, &n, reason, cap) != ATTN_OK) {
+        snprintf(reason, cap, "%.255s", attn_last_error());
+        return 0;
+    }
+    return n;
+}
+
 attn_status attn_backend_list(attn_backend_info *out, size_t cap, size_t *n)
 {
     attn_env_storage s;
@@ -60,30 +73,11 @@ attn_status attn_backend_list(attn_backend_info *out, size_t cap, size_t *n)
         return attn_fail(ATTN_ERR_INVALID, "%s is NULL", n ? "out" : "n");
     attn_env_read(&s);
     for (size_t i = 0; i < N_BACKENDS && i < cap; i++) {
-        int devices = 0;
-        attn_status st;
-
         out[i] = (attn_backend_info){ .name = backends[i]->name };
-        st = backends[i]->count(&s.env, &devices, out[i].reason, sizeof out[i].reason);
-        if (st != ATTN_OK)
-            return st;
-        out[i].devices = devices;
+        out[i].devices = count_of(backends[i], &s.env, out[i].reason, sizeof out[i].reason);
     }
     *n = N_BACKENDS;
     return ATTN_OK;
-}
-
-/* How many devices a back end has; 0, with the reason, if it can't be asked. */
-static int count_of(const attn_backend *b, const attn_env *env, char *reason, size_t cap)
-{
-    int n = 0;
-
-    reason[0] = '\0';
-    if (b->count(env, &n, reason, cap) != ATTN_OK) {
-        snprintf(reason, cap, "%s", attn_last_error());
-        return 0;
-    }
-    return n;
 }
 
 static attn_status describe(const attn_backend *b, const attn_env *env, int index,
@@ -105,8 +99,8 @@ attn_status attn_device_list(attn_device_info *out, size_t cap, size_t *n)
     for (int i = 0; i < N_BACKENDS; i++) {
         const int devices = count_of(backends[i], &s.env, reason, sizeof reason);
         for (int k = 0; k < devices; k++, found++) {
-            attn_status st = found < cap ? describe(backends[i], &s.env, k, &out[found])
-                                         : ATTN_OK;
+            attn_status st =
+                found < cap ? describe(backends[i], &s.env, k, &out[found]) : ATTN_OK;
             if (st != ATTN_OK)
                 return st;
         }
@@ -167,8 +161,10 @@ static attn_status find_device(const attn_env *env, const char *selector,
     if (colon)
         n = colon[1] >= '0' && colon[1] <= '9' ? strtol(colon + 1, &end, 10) : -1;
     if (!*out || n < 0 || errno || (end && *end) || (!colon && strcmp(name, "host")))
-        return attn_fail(ATTN_ERR_INVALID, "selector = \"%s\", want auto, host, opencl:N or "
-                         "cuda:N", selector);
+        return attn_fail(ATTN_ERR_INVALID,
+                         "selector = \"%s\", want auto, host, opencl:N or "
+                         "cuda:N",
+                         selector);
     have = count_of(*out, env, reason, sizeof reason);
     if (n >= have)
         return attn_fail(ATTN_ERR_NO_DEVICE, "selector = \"%s\": %s has %d device%s%s%s",
@@ -181,10 +177,14 @@ static attn_status find_device(const attn_env *env, const char *selector,
 attn_caps attn_caps_from_info(const attn_device_info *info)
 {
     return (attn_caps){
-        .kind = info->kind, .compute_units = info->compute_units,
-        .fast_bytes = info->fast_bytes, .max_group = info->max_group,
-        .subgroup = info->subgroup, .vector_width = info->vector_width,
-        .memory_bytes = info->memory_bytes, .max_alloc_bytes = info->max_alloc_bytes,
+        .kind = info->kind,
+        .compute_units = info->compute_units,
+        .fast_bytes = info->fast_bytes,
+        .max_group = info->max_group,
+        .subgroup = info->subgroup,
+        .vector_width = info->vector_width,
+        .memory_bytes = info->memory_bytes,
+        .max_alloc_bytes = info->max_alloc_bytes,
         .clock_mhz = info->clock_mhz,
     };
 }
@@ -245,7 +245,8 @@ void attn_ctx_destroy(attn_ctx **ctx)
 
 attn_status attn_ctx_wait(attn_ctx *ctx)
 {
-    return ctx ? ctx->backend->wait(ctx->device) : attn_fail(ATTN_ERR_INVALID, "ctx is NULL");
+    return ctx ? ctx->backend->wait(ctx->device)
+               : attn_fail(ATTN_ERR_INVALID, "ctx is NULL");
 }
 
 attn_status attn_ctx_info(const attn_ctx *ctx, attn_device_info *out)
@@ -290,8 +291,10 @@ attn_status attn_memory_upload(attn_ctx *ctx, void *memory, size_t offset, const
                                size_t bytes)
 {
     if (!ctx || !memory || (bytes && !from))
-        return attn_fail(ATTN_ERR_INVALID, "%s is NULL", !ctx ? "ctx" : !memory ? "memory"
-                                                                               : "from");
+        return attn_fail(ATTN_ERR_INVALID, "%s is NULL",
+                         !ctx      ? "ctx"
+                         : !memory ? "memory"
+                                   : "from");
     return bytes ? ctx->backend->upload(ctx->device, memory, offset, from, bytes) : ATTN_OK;
 }
 
@@ -299,7 +302,9 @@ attn_status attn_memory_download(attn_ctx *ctx, void *to, const void *memory, si
                                  size_t bytes)
 {
     if (!ctx || !memory || (bytes && !to))
-        return attn_fail(ATTN_ERR_INVALID, "%s is NULL", !ctx ? "ctx" : !memory ? "memory"
-                                                                               : "to");
+        return attn_fail(ATTN_ERR_INVALID, "%s is NULL",
+                         !ctx      ? "ctx"
+                         : !memory ? "memory"
+                                   : "to");
     return bytes ? ctx->backend->download(ctx->device, to, memory, offset, bytes) : ATTN_OK;
 }

@@ -11,11 +11,18 @@ attn_call attn_call_of(const attn_problem *p, const attn_args *args, int64_t len
 {
     const bool window = (p->features & ATTN_FEAT_WINDOW) != 0;
     attn_call call = {
-        .args = args, .batch = p->b, .heads_q = p->hq, .heads_kv = p->hkv,
-        .len_q = len_q, .len_kv = len_kv, .offset = p->offset, .scale = p->scale,
+        .args = args,
+        .batch = p->b,
+        .heads_q = p->hq,
+        .heads_kv = p->hkv,
+        .len_q = len_q,
+        .len_kv = len_kv,
+        .offset = p->offset,
+        .scale = p->scale,
         .align = p->features & ATTN_FEAT_ALIGN_BR ? ATTN_ALIGN_BOTTOM_RIGHT
                                                   : ATTN_ALIGN_TOP_LEFT,
-        .left = ATTN_STEP_UNBOUNDED, .right = ATTN_STEP_UNBOUNDED,
+        .left = ATTN_STEP_UNBOUNDED,
+        .right = ATTN_STEP_UNBOUNDED,
     };
 
     if (window && p->window_left >= 0)
@@ -57,8 +64,8 @@ static attn_status check_workspace(const attn_plan *plan, const attn_args *args)
 {
     const attn_ctx *ctx = plan->ctx;
     const size_t want = (size_t)plan->choice.workspace_bytes;
-    const attn_tensor *tensors[] = { &args->q, &args->k, &args->v, &args->o, &args->lse,
-                                     &args->lens_kv };
+    const attn_tensor *tensors[] = { &args->q, &args->k,   &args->v,
+                                     &args->o, &args->lse, &args->lens_kv };
     size_t known = 0;
     attn_status st;
 
@@ -70,15 +77,16 @@ static attn_status check_workspace(const attn_plan *plan, const attn_args *args)
     if ((st = ctx->backend->buffer_bytes(ctx->device, args->workspace, &known)) != ATTN_OK)
         return attn_fail_in(st, "workspace");
     if (known && known < want)
-        return attn_fail(ATTN_ERR_WORKSPACE, "workspace has %zu bytes, want %zu bytes", known,
-                         want);
+        return attn_fail(ATTN_ERR_WORKSPACE, "workspace has %zu bytes, want %zu bytes",
+                         known, want);
     if (ctx->backend->on_host && (uintptr_t)args->workspace % 64)
         return attn_fail(ATTN_ERR_WORKSPACE, "workspace = %p, want a multiple of 64 bytes",
                          args->workspace);
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
         if (ctx->backend->on_host ? within(args->workspace, want, tensors[i])
                                   : args->workspace == tensors[i]->data)
-            return attn_fail(ATTN_ERR_INVALID, "workspace overlaps a tensor, want memory of its "
+            return attn_fail(ATTN_ERR_INVALID,
+                             "workspace overlaps a tensor, want memory of its "
                              "own");
     return ATTN_OK;
 }
@@ -95,7 +103,8 @@ attn_status attn_execute_on(const attn_plan *plan, const attn_args *from,
     if (!plan)
         return attn_fail(ATTN_ERR_INVALID, "plan is NULL");
     if (plan->ctx->borrowed && !stream->queue)
-        return attn_fail(ATTN_ERR_INVALID, "stream is NULL, want a queue: the context was made "
+        return attn_fail(ATTN_ERR_INVALID,
+                         "stream is NULL, want a queue: the context was made "
                          "from the caller's objects and has none of its own");
     if ((st = attn_args_read(&args, from)) != ATTN_OK ||
         (st = attn_args_check(plan->ctx, &plan->problem, &args, true, &len_q, &len_kv)) !=

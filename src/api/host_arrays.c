@@ -12,7 +12,7 @@ typedef struct mirror {
     const attn_tensor *host;
     attn_tensor *device;
     bool output;
-    attn_layout *layout;    /* of the problem; NULL: it has none there */
+    attn_layout *layout; /* of the problem; NULL: it has none there */
 } mirror;
 
 enum { MAX_MIRRORS = 6 };
@@ -85,8 +85,10 @@ static attn_status download(attn_ctx *ctx, const mirror *m)
     attn_status st;
 
     if (contiguous(m->host))
-        return attn_memory_download(ctx, (char *)m->host->data + m->host->offset *
-                                    (int64_t)attn_type_bytes(m->host->type),
+        return attn_memory_download(ctx,
+                                    (char *)m->host->data +
+                                        m->host->offset *
+                                            (int64_t)attn_type_bytes(m->host->type),
                                     m->device->data, 0, bytes);
     if (!(packed = malloc(bytes)))
         return attn_fail(ATTN_ERR_NO_MEMORY, "unpacking an output: %zu bytes", bytes);
@@ -169,8 +171,8 @@ static attn_status run_mirrored(attn_ctx *ctx, attn_problem *p, const char *vari
 
     for (int i = 0; i < MAX_MIRRORS; i++) {
         const attn_tensor *t = all[i].host;
-        *all[i].device = attn_tensor_bhld(NULL, t->type, t->size[0], t->size[1], t->size[2],
-                                          t->size[3]);
+        *all[i].device =
+            attn_tensor_bhld(NULL, t->type, t->size[0], t->size[1], t->size[2], t->size[3]);
         if (all[i].layout)
             *all[i].layout = layout_of(all[i].device, 0);
     }
@@ -206,7 +208,8 @@ static attn_status run_in_place(attn_ctx *ctx, attn_problem *p, const char *vari
 }
 
 attn_status attn_softmax_forward_host_args(attn_ctx *ctx, const attn_softmax_desc *desc,
-                                           const attn_options *options, const attn_args *args)
+                                           const attn_options *options,
+                                           const attn_args *args)
 {
     attn_options o = { .size = sizeof o };
     attn_softmax_desc d;
@@ -218,7 +221,8 @@ attn_status attn_softmax_forward_host_args(attn_ctx *ctx, const attn_softmax_des
     if (!ctx)
         return attn_fail(ATTN_ERR_INVALID, "ctx is NULL");
     if (options && !attn_struct_copy(&o, sizeof o, options, options->size, sizeof o))
-        return attn_fail(ATTN_ERR_INVALID, "options.size = %zu, want sizeof(attn_options) = %zu",
+        return attn_fail(ATTN_ERR_INVALID,
+                         "options.size = %zu, want sizeof(attn_options) = %zu",
                          options->size, sizeof o);
     if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK ||
         (st = attn_args_read(&a, args)) != ATTN_OK)
@@ -248,14 +252,15 @@ attn_status attn_softmax_forward_host(attn_ctx *ctx, const attn_softmax_desc *de
         return st;
     if (d.use & ATTN_USE_LENS_KV)
         return attn_fail(ATTN_ERR_INVALID, "use has ATTN_USE_LENS_KV, which needs "
-                         "attn_softmax_forward_host_args()");
+                                           "attn_softmax_forward_host_args()");
     dv = d.dim_v ? d.dim_v : d.dim_qk;
     /* inputs are never written: the tensor descriptor has no const of its own */
     args.q = attn_tensor_bhld((void *)(uintptr_t)q, d.type, d.batch, d.heads_q, d.len_q,
                               d.dim_qk);
     args.k = attn_tensor_bhld((void *)(uintptr_t)k, d.type, d.batch, d.heads_kv, d.len_kv,
                               d.dim_qk);
-    args.v = attn_tensor_bhld((void *)(uintptr_t)v, d.type, d.batch, d.heads_kv, d.len_kv, dv);
+    args.v =
+        attn_tensor_bhld((void *)(uintptr_t)v, d.type, d.batch, d.heads_kv, d.len_kv, dv);
     args.o = attn_tensor_bhld(o, d.type, d.batch, d.heads_q, d.len_q, dv);
     if (lse)
         args.lse = attn_tensor_bhld(lse, ATTN_F32, d.batch, d.heads_q, d.len_q, 1);

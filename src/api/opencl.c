@@ -24,8 +24,8 @@ attn_status attn_ctx_create_opencl(cl_context context, cl_device_id device, attn
     return attn_ctx_wrap(backend, adopted, &info, true, out);
 }
 
-attn_tensor attn_tensor_cl(cl_mem memory, int64_t offset, attn_type type, const int64_t size[4],
-                           const int64_t stride[4])
+attn_tensor attn_tensor_cl(cl_mem memory, int64_t offset, attn_type type,
+                           const int64_t size[4], const int64_t stride[4])
 {
     attn_tensor t = attn_tensor_strided(memory, type, size, stride);
 
@@ -34,17 +34,19 @@ attn_tensor attn_tensor_cl(cl_mem memory, int64_t offset, attn_type type, const 
 }
 
 attn_status attn_execute_opencl(const attn_plan *plan, const attn_args *args,
-                                cl_command_queue queue, cl_uint n_wait, const cl_event *wait,
-                                cl_event *done)
+                                cl_command_queue queue, cl_uint n_wait,
+                                const cl_event *wait, cl_event *done)
 {
     if (!plan || !queue)
         return attn_fail(ATTN_ERR_INVALID, "%s is NULL", plan ? "queue" : "plan");
     if (plan->ctx->backend != attn_backend_find("opencl"))
-        return attn_fail(ATTN_ERR_INVALID, "plan is of a context on \"%s\", want \"opencl\"",
+        return attn_fail(ATTN_ERR_INVALID,
+                         "plan is of a context on \"%s\", want \"opencl\"",
                          plan->ctx->backend->name);
     if (!n_wait != !wait)
-        return attn_fail(ATTN_ERR_INVALID, "n_wait = %u with wait %s NULL", (unsigned)n_wait,
-                         wait ? "not" : "=");
-    return attn_execute_on(plan, args, &(attn_stream){ .queue = queue, .n_wait = n_wait,
-                                                       .wait = wait, .done = done });
+        return attn_fail(ATTN_ERR_INVALID, "n_wait = %u with wait %s NULL",
+                         (unsigned)n_wait, wait ? "not" : "=");
+    return attn_execute_on(
+        plan, args,
+        &(attn_stream){ .queue = queue, .n_wait = n_wait, .wait = wait, .done = done });
 }

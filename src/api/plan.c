@@ -47,7 +47,7 @@ static attn_status prepare(attn_ctx *ctx, attn_plan *plan, bool *again)
 {
     attn_choice *c = &plan->choice;
     attn_verdict *verdict = &ctx->target.verdict[c->index];
-    bool proven = ctx->backend->on_host;   /* no compiler of a driver in between */
+    bool proven = ctx->backend->on_host; /* no compiler of a driver in between */
     attn_status st;
 
     *again = false;
@@ -116,7 +116,8 @@ attn_status attn_plan_softmax_with(attn_ctx *ctx, const attn_softmax_desc *desc,
     if (!ctx)
         return attn_fail(ATTN_ERR_INVALID, "ctx is NULL");
     if (options && !attn_struct_copy(&o, sizeof o, options, options->size, sizeof o))
-        return attn_fail(ATTN_ERR_INVALID, "options.size = %zu, want sizeof(attn_options) = %zu",
+        return attn_fail(ATTN_ERR_INVALID,
+                         "options.size = %zu, want sizeof(attn_options) = %zu",
                          options->size, sizeof o);
     if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
         return st;
@@ -133,7 +134,7 @@ void attn_plan_destroy(attn_plan **plan)
 {
     if (!plan)
         return;
-    free(*plan);   /* its kernels belong to the device */
+    free(*plan); /* its kernels belong to the device */
     *plan = NULL;
 }
 

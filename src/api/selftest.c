@@ -38,8 +38,8 @@ static void fill(attn_type type, void *data, int64_t n, uint32_t seed)
         if (type == ATTN_F32)
             ((float *)data)[i] = x;
         else
-            ((uint16_t *)data)[i] = type == ATTN_F16 ? attn_f16_from_f32(x)
-                                                     : attn_bf16_from_f32(x);
+            ((uint16_t *)data)[i] =
+                type == ATTN_F16 ? attn_f16_from_f32(x) : attn_bf16_from_f32(x);
     }
 }
 
@@ -57,7 +57,7 @@ enum { Q, K, V, O, LSE, LENS, N_TENSORS };
 typedef struct trial {
     attn_problem p;
     attn_tensor host[N_TENSORS];
-    void *want[N_TENSORS];      /* the oracle's outputs                */
+    void *want[N_TENSORS]; /* the oracle's outputs                */
     void *device[N_TENSORS];
     void *workspace;
 } trial;
@@ -99,8 +99,13 @@ static attn_status make(trial *t)
 
 static attn_args args_of(const trial *t, void *const data[N_TENSORS])
 {
-    attn_args a = { .size = sizeof a, .q = t->host[Q], .k = t->host[K], .v = t->host[V],
-                    .o = t->host[O], .lse = t->host[LSE], .lens_kv = t->host[LENS] };
+    attn_args a = { .size = sizeof a,
+                    .q = t->host[Q],
+                    .k = t->host[K],
+                    .v = t->host[V],
+                    .o = t->host[O],
+                    .lse = t->host[LSE],
+                    .lens_kv = t->host[LENS] };
     attn_tensor *to[N_TENSORS] = { &a.q, &a.k, &a.v, &a.o, &a.lse, &a.lens_kv };
 
     for (int i = 0; i < N_TENSORS; i++)
@@ -112,8 +117,11 @@ static attn_args args_of(const trial *t, void *const data[N_TENSORS])
 static attn_status run_oracle(const trial *t)
 {
     const attn_backend *host = attn_backend_find("host");
-    const attn_caps one = { .kind = ATTN_DEVICE_HOST, .compute_units = 1, .vector_width = 1 };
-    const attn_target target = { .backend = "host", .caps = one,
+    const attn_caps one = { .kind = ATTN_DEVICE_HOST,
+                            .compute_units = 1,
+                            .vector_width = 1 };
+    const attn_target target = { .backend = "host",
+                                 .caps = one,
                                  .variants = attn_variants_for("host", &one) };
     void *data[N_TENSORS];
     const attn_kernel *kernel;
@@ -147,13 +155,14 @@ static attn_status run_device(const attn_ctx *ctx, trial *t, const attn_choice *
     for (int i = 0; i < N_TENSORS; i++) {
         const size_t bytes = bytes_of(&t->host[i]);
         if (bytes && ((st = b->alloc(ctx->device, bytes, &t->device[i])) != ATTN_OK ||
-                      (st = b->upload(ctx->device, t->device[i], 0, t->host[i].data, bytes)) !=
-                          ATTN_OK))
+                      (st = b->upload(ctx->device, t->device[i], 0, t->host[i].data,
+                                      bytes)) != ATTN_OK))
             return st;
     }
     args = args_of(t, t->device);
     if (choice->workspace_bytes &&
-        (st = b->alloc(ctx->device, (size_t)choice->workspace_bytes, &t->workspace)) != ATTN_OK)
+        (st = b->alloc(ctx->device, (size_t)choice->workspace_bytes, &t->workspace)) !=
+            ATTN_OK)
         return st;
     args.workspace = t->workspace;
     args.workspace_bytes = (size_t)choice->workspace_bytes;
@@ -172,8 +181,9 @@ static attn_status run_device(const attn_ctx *ctx, trial *t, const attn_choice *
 /* Wide enough for any right order of operations; a wrong kernel is far off. */
 static void compare(const trial *t, char *denial, size_t cap)
 {
-    static const float tolerance[] = { [ATTN_F32] = 1e-4f, [ATTN_F16] = 4e-3f,
-                                       [ATTN_BF16] = 3e-2f };
+    static const float tolerance[] = {
+        [ATTN_F32] = 1e-4f, [ATTN_F16] = 4e-3f, [ATTN_BF16] = 3e-2f
+    };
 
     for (int i = O; i <= LSE; i++) {
         const attn_tensor *h = &t->host[i];
@@ -181,7 +191,8 @@ static void compare(const trial *t, char *denial, size_t cap)
         for (int64_t k = 0; k < n; k++) {
             const float have = value(h->type, h->data, k);
             const float want = value(h->type, t->want[i], k);
-            if (have == want || fabsf(have - want) <= tolerance[h->type] * (1 + fabsf(want)))
+            if (have == want ||
+                fabsf(have - want) <= tolerance[h->type] * (1 + fabsf(want)))
                 continue;
             snprintf(denial, cap, "failed its self-test here: %s[%lld] = %g, want %g",
                      i == O ? "o" : "lse", (long long)k, (double)have, (double)want);
@@ -190,8 +201,9 @@ static void compare(const trial *t, char *denial, size_t cap)
     }
 }
 
-attn_status attn_selftest(attn_ctx *ctx, const attn_problem *problem, const attn_choice *choice,
-                          const attn_kernel *const kernel[], char *denial, size_t cap)
+attn_status attn_selftest(attn_ctx *ctx, const attn_problem *problem,
+                          const attn_choice *choice, const attn_kernel *const kernel[],
+                          char *denial, size_t cap)
 {
     trial t = { .workspace = NULL };
     attn_status st;

@@ -7,21 +7,21 @@
 #include "core/size.h"
 #include "core/status.h"
 
-#define RULE(cond, ...)                                       \
-    do {                                                      \
-        if (!(cond))                                          \
-            return attn_fail(ATTN_ERR_INVALID, __VA_ARGS__);  \
+#define RULE(cond, ...)                                      \
+    do {                                                     \
+        if (!(cond))                                         \
+            return attn_fail(ATTN_ERR_INVALID, __VA_ARGS__); \
     } while (0)
 
 /* One tensor of the call, and what is known of it. */
 typedef struct operand {
     const char *name;
-    const attn_tensor *t;      /* NULL: left out                              */
+    const attn_tensor *t; /* NULL: left out                              */
     attn_type type;
-    int64_t size[4];           /* what it must have                           */
-    int32_t layout;            /* place in problem->layout; -1: none promised */
+    int64_t size[4]; /* what it must have                           */
+    int32_t layout;  /* place in problem->layout; -1: none promised */
     bool output;
-    int64_t first, last;       /* elements touched                            */
+    int64_t first, last; /* elements touched                            */
 } operand;
 
 enum { MAX_OPERANDS = 6 };
@@ -85,13 +85,13 @@ static attn_status check_layout(const attn_ctx *ctx, const operand *o, attn_layo
          "%s.stride[3] = %lld, want 1: the plan's layout is not ATTN_LAYOUT_ANY", o->name,
          (long long)t->stride[3]);
     RULE((base + (uintptr_t)(t->offset * elem)) % (uintptr_t)bytes == 0,
-         "%s starts at a byte that is no multiple of the plan's layout, %lld bytes", o->name,
-         (long long)bytes);
+         "%s starts at a byte that is no multiple of the plan's layout, %lld bytes",
+         o->name, (long long)bytes);
     for (int i = 0; i < 3; i++)
         RULE(t->size[i] == 1 || t->stride[i] * elem % bytes == 0,
              "%s.stride[%d] = %lld elements of %lld bytes, want a multiple of the plan's "
-             "layout, %lld bytes", o->name, i, (long long)t->stride[i], (long long)elem,
-             (long long)bytes);
+             "layout, %lld bytes",
+             o->name, i, (long long)t->stride[i], (long long)elem, (long long)bytes);
     return ATTN_OK;
 }
 
@@ -109,18 +109,20 @@ static attn_status check_memory(const attn_ctx *ctx, const operand *o, bool buff
         RULE((uintptr_t)t->data % (uintptr_t)elem == 0,
              "%s.data = %p, want a multiple of its element's %lld bytes", o->name, t->data,
              (long long)elem);
-    if (buffers && (st = ctx->backend->buffer_bytes(ctx->device, t->data, &known)) != ATTN_OK)
+    if (buffers &&
+        (st = ctx->backend->buffer_bytes(ctx->device, t->data, &known)) != ATTN_OK)
         return attn_fail_in(st, "%s.data", o->name);
-    RULE(!known || bytes <= known, "%s.data_bytes = %zu, but the buffer has %zu", o->name, bytes,
-         known);
+    RULE(!known || bytes <= known, "%s.data_bytes = %zu, but the buffer has %zu", o->name,
+         bytes, known);
     bytes = bytes ? bytes : known;
     RULE(o->first >= 0, "%s reaches element %lld, before the start of its buffer", o->name,
          (long long)o->first);
     RULE(attn_add(o->last, 1, &end) && attn_mul(end, elem, &end) &&
-         (uint64_t)end <= PTRDIFF_MAX, "%s reaches element %lld, too far for an address",
-         o->name, (long long)o->last);
+             (uint64_t)end <= PTRDIFF_MAX,
+         "%s reaches element %lld, too far for an address", o->name, (long long)o->last);
     RULE(!bytes || (uint64_t)end <= bytes,
-         "%s reaches byte %lld, but its buffer has %zu bytes", o->name, (long long)end, bytes);
+         "%s reaches byte %lld, but its buffer has %zu bytes", o->name, (long long)end,
+         bytes);
     return ATTN_OK;
 }
 
@@ -134,8 +136,8 @@ static attn_status check_operand(const attn_ctx *ctx, const attn_problem *p, ope
     RULE(t->type == o->type, "%s.type = %s, want %s", o->name, attn_type_name(t->type),
          attn_type_name(o->type));
     for (int i = 0; i < 4; i++)
-        RULE(t->size[i] == o->size[i], "%s.size[%d] (%c) = %lld, want %lld", o->name, i, axis[i],
-             (long long)t->size[i], (long long)o->size[i]);
+        RULE(t->size[i] == o->size[i], "%s.size[%d] (%c) = %lld, want %lld", o->name, i,
+             axis[i], (long long)t->size[i], (long long)o->size[i]);
     if (attn_tensor_empty(t))
         return ATTN_OK;
     RULE(attn_tensor_extent(t, &o->first, &o->last),
@@ -153,7 +155,8 @@ static attn_status check_operand(const attn_ctx *ctx, const attn_problem *p, ope
 
 /* Views of equal outer strides that lie side by side, as Q, K, V and O do in one
  * packed array: modulo the stride `g` their inner parts must not meet. */
-static bool side_by_side(const attn_tensor *a, const attn_tensor *b, int64_t g, int64_t shift)
+static bool side_by_side(const attn_tensor *a, const attn_tensor *b, int64_t g,
+                         int64_t shift)
 {
     const attn_tensor *t[2] = { a, b };
     int64_t low[2] = { 0, shift }, high[2] = { 0, shift };
@@ -180,8 +183,10 @@ static bool overlap(const operand *a, const operand *b, bool addresses)
 
     if (!addresses && a->t->data != b->t->data)
         return false;
-    if (base_a + (uintptr_t)((a->last + 1) * size_a) <= base_b + (uintptr_t)(b->first * size_b) ||
-        base_b + (uintptr_t)((b->last + 1) * size_b) <= base_a + (uintptr_t)(a->first * size_a))
+    if (base_a + (uintptr_t)((a->last + 1) * size_a) <=
+            base_b + (uintptr_t)(b->first * size_b) ||
+        base_b + (uintptr_t)((b->last + 1) * size_b) <=
+            base_a + (uintptr_t)(a->first * size_a))
         return false;
     if (size_a != size_b)
         return true;
@@ -202,7 +207,8 @@ static attn_status check_overlap(const operand *list, int n, bool addresses)
                 attn_tensor_empty(list[i].t) || attn_tensor_empty(list[k].t))
                 continue;
             RULE(!overlap(&list[i], &list[k], addresses),
-                 "%s overlaps %s; outputs want memory of their own", list[i].name, list[k].name);
+                 "%s overlaps %s; outputs want memory of their own", list[i].name,
+                 list[k].name);
         }
     return ATTN_OK;
 }
@@ -222,33 +228,34 @@ static attn_status list_operands(const attn_problem *p, const attn_args *a, int6
     const bool lens = (p->features & ATTN_FEAT_LENS_KV) != 0;
 
     *n = 0;
-    list[(*n)++] = (operand){ "q", &a->q, p->type, { p->b, p->hq, lq, p->d }, ATTN_TENSOR_Q,
-                              false, 0, 0 };
-    list[(*n)++] = (operand){ "k", &a->k, p->type, { p->b, p->hkv, lk, p->d }, ATTN_TENSOR_K,
-                              false, 0, 0 };
-    list[(*n)++] = (operand){ "v", &a->v, p->type, { p->b, p->hkv, lk, p->dv }, ATTN_TENSOR_V,
-                              false, 0, 0 };
+    list[(*n)++] = (operand){ "q",           &a->q, p->type, { p->b, p->hq, lq, p->d },
+                              ATTN_TENSOR_Q, false, 0,       0 };
+    list[(*n)++] = (operand){ "k",           &a->k, p->type, { p->b, p->hkv, lk, p->d },
+                              ATTN_TENSOR_K, false, 0,       0 };
+    list[(*n)++] = (operand){ "v",           &a->v, p->type, { p->b, p->hkv, lk, p->dv },
+                              ATTN_TENSOR_V, false, 0,       0 };
     if (a->o.type != ATTN_TYPE_NONE)
-        list[(*n)++] = (operand){ "o", &a->o, p->type, { p->b, p->hq, lq, p->dv },
-                                  ATTN_TENSOR_O, true, 0, 0 };
+        list[(*n)++] = (operand){ "o",           &a->o, p->type, { p->b, p->hq, lq, p->dv },
+                                  ATTN_TENSOR_O, true,  0,       0 };
     if (a->lse.type != ATTN_TYPE_NONE) {
         RULE(p->features & ATTN_FEAT_LSE,
              "lse is given, but the plan was made without ATTN_USE_LSE");
-        list[(*n)++] = (operand){ "lse", &a->lse, ATTN_F32, { p->b, p->hq, lq, 1 }, -1, true,
-                                  0, 0 };
+        list[(*n)++] =
+            (operand){ "lse", &a->lse, ATTN_F32, { p->b, p->hq, lq, 1 }, -1, true, 0, 0 };
     }
     RULE(lens || a->lens_kv.type == ATTN_TYPE_NONE,
          "lens_kv is given, but the plan was made without ATTN_USE_LENS_KV");
     RULE(!lens || a->lens_kv.type != ATTN_TYPE_NONE,
          "lens_kv is missing, but the plan was made with ATTN_USE_LENS_KV");
     if (lens)
-        list[(*n)++] = (operand){ "lens_kv", &a->lens_kv, ATTN_I32, { p->b, 1, 1, 1 }, -1,
-                                  false, 0, 0 };
+        list[(*n)++] = (operand){ "lens_kv", &a->lens_kv, ATTN_I32, { p->b, 1, 1, 1 },
+                                  -1,        false,       0,        0 };
     return ATTN_OK;
 }
 
-attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p, const attn_args *args,
-                            bool buffers, int64_t *len_q, int64_t *len_kv)
+attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p,
+                            const attn_args *args, bool buffers, int64_t *len_q,
+                            int64_t *len_kv)
 {
     operand list[MAX_OPERANDS];
     attn_status st;
@@ -258,8 +265,9 @@ attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p, const at
     *len_kv = args->k.size[2];
     RULE(*len_q >= 0 && *len_q <= p->lq, "q.size[2] (L) = %lld, want 0 .. %lld as planned",
          (long long)*len_q, (long long)p->lq);
-    RULE(*len_kv >= 0 && *len_kv <= p->lk, "k.size[2] (L) = %lld, want 0 .. %lld as planned",
-         (long long)*len_kv, (long long)p->lk);
+    RULE(*len_kv >= 0 && *len_kv <= p->lk,
+         "k.size[2] (L) = %lld, want 0 .. %lld as planned", (long long)*len_kv,
+         (long long)p->lk);
     if ((st = list_operands(p, args, *len_q, *len_kv, list, &n)) != ATTN_OK)
         return st;
     for (int i = 0; i < n; i++)

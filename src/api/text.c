@@ -86,11 +86,15 @@ static attn_status parse_plan(attn_ctx *ctx, const char *text, attn_plan **out)
     attn_status st;
 
     if (!split_plan_text(text, backend, variant, &rest))
-        return attn_fail(ATTN_ERR_INVALID, "plan text \"%.80s\", want "
-                         "BACKEND:VARIANT[INSTANCE] PROBLEM, or a problem", text);
+        return attn_fail(ATTN_ERR_INVALID,
+                         "plan text \"%.80s\", want "
+                         "BACKEND:VARIANT[INSTANCE] PROBLEM, or a problem",
+                         text);
     if (strcmp(backend, ctx->target.backend))
-        return attn_fail(ATTN_ERR_INVALID, "plan text of back end \"%s\", want \"%s\" as the "
-                         "context", backend, ctx->target.backend);
+        return attn_fail(ATTN_ERR_INVALID,
+                         "plan text of back end \"%s\", want \"%s\" as the "
+                         "context",
+                         backend, ctx->target.backend);
     if ((st = attn_problem_parse(&problem, rest)) != ATTN_OK ||
         (st = attn_plan_problem(ctx, &problem, variant, out)) != ATTN_OK)
         return st;
@@ -98,8 +102,8 @@ static attn_status parse_plan(attn_ctx *ctx, const char *text, attn_plan **out)
     if (n == strlen(have) && !memcmp(have, text, n))
         return ATTN_OK;
     attn_plan_destroy(out);
-    return attn_fail(ATTN_ERR_UNSUPPORTED, "plan text names %.*s, but this library plans %s",
-                     (int)n, text, have);
+    return attn_fail(ATTN_ERR_UNSUPPORTED,
+                     "plan text names %.*s, but this library plans %s", (int)n, text, have);
 }
 
 attn_status attn_plan_parse(attn_ctx *ctx, const char *text, attn_plan **out)
@@ -132,7 +136,8 @@ attn_status attn_softmax_explain(attn_ctx *ctx, const attn_softmax_desc *desc,
     if (!ctx || (cap && !text))
         return attn_fail(ATTN_ERR_INVALID, "%s is NULL", ctx ? "text" : "ctx");
     if (options && !attn_struct_copy(&o, sizeof o, options, options->size, sizeof o))
-        return attn_fail(ATTN_ERR_INVALID, "options.size = %zu, want sizeof(attn_options) = %zu",
+        return attn_fail(ATTN_ERR_INVALID,
+                         "options.size = %zu, want sizeof(attn_options) = %zu",
                          options->size, sizeof o);
     if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
         return st;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define STR_(x) #x
-#define STR(x) STR_(x)
+#define STR(x)  STR_(x)
 
 /* A build log is the longest thing that goes in here; its head says enough. */
 enum { ERROR_BYTES = 8192 };
@@ -23,8 +23,9 @@ const char *attn_status_name(attn_status status)
 {
     switch (status) {
     case ATTN_OK: return "ATTN_OK";
-#define X(name, text) case ATTN_ERR_##name: return "ATTN_ERR_" #name;
-    ATTN_ERROR_LIST(X)
+#define X(name, text) \
+    case ATTN_ERR_##name: return "ATTN_ERR_" #name;
+        ATTN_ERROR_LIST(X)
 #undef X
     }
     return "unknown status";
@@ -34,8 +35,9 @@ const char *attn_status_text(attn_status status)
 {
     switch (status) {
     case ATTN_OK: return "success";
-#define X(name, text) case ATTN_ERR_##name: return text;
-    ATTN_ERROR_LIST(X)
+#define X(name, text) \
+    case ATTN_ERR_##name: return text;
+        ATTN_ERROR_LIST(X)
 #undef X
     }
     return "unknown status";

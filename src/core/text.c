@@ -19,7 +19,8 @@ void attn_text_add(attn_text *text, const char *format, ...)
     int n;
 
     va_start(args, format);
-    n = vsnprintf(used < text->cap ? text->data + used : NULL, text->cap - used, format, args);
+    n = vsnprintf(used < text->cap ? text->data + used : NULL, text->cap - used, format,
+                  args);
     va_end(args);
     if (n > 0)
         text->len += (size_t)n;

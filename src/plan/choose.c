@@ -8,8 +8,9 @@
 
 static const char *lacks(uint32_t features)
 {
-#define X(name, word) \
-    if (features & ATTN_FEAT_##name) return "does not take \"" word "\"";
+#define X(name, word)                \
+    if (features & ATTN_FEAT_##name) \
+        return "does not take \"" word "\"";
     ATTN_FEATURE_LIST(X)
 #undef X
     return NULL;
@@ -92,5 +93,6 @@ attn_status attn_choose(const attn_problem *p, const attn_target *target, const 
 
 void attn_choice_text(const attn_choice *choice, const attn_target *target, attn_text *text)
 {
-    attn_text_add(text, "%s:%s[%s]", target->backend, choice->variant->name, choice->instance);
+    attn_text_add(text, "%s:%s[%s]", target->backend, choice->variant->name,
+                  choice->instance);
 }

@@ -22,12 +22,16 @@ static void explain_work(const attn_problem *p, const attn_target *target, attn_
     const double lanes = gpu ? 128 : 2.0 * (double)c->vector_width;
     const double peak = (double)c->compute_units * lanes * 2 * (double)c->clock_mhz * 1e6;
 
-    attn_text_add(text, "work       %.4g GFLOP over visible scores, %.4g MB of tensors once, "
-                  "%.3g FLOP/byte\n", flops / 1e9, bytes / 1e6, bytes > 0 ? flops / bytes : 0);
+    attn_text_add(text,
+                  "work       %.4g GFLOP over visible scores, %.4g MB of tensors once, "
+                  "%.3g FLOP/byte\n",
+                  flops / 1e9, bytes / 1e6, bytes > 0 ? flops / bytes : 0);
     if (peak > 0)
-        attn_text_add(text, "roofline   compute: at least %.4g ms at about %.4g GFLOP/s "
+        attn_text_add(text,
+                      "roofline   compute: at least %.4g ms at about %.4g GFLOP/s "
                       "(units x lanes x 2 x clock); memory: the device does not tell its "
-                      "bandwidth\n", flops / peak * 1e3, peak / 1e9);
+                      "bandwidth\n",
+                      flops / peak * 1e3, peak / 1e9);
     else
         attn_text_add(text, "roofline   the device tells neither clock nor bandwidth\n");
 }
@@ -41,12 +45,13 @@ static void explain_choice(const attn_problem *p, const attn_target *target,
     for (int i = 0; i < choice->n_steps; i++) {
         const attn_step *s = &choice->step[i];
         const int64_t units = attn_max(target->caps.compute_units, 1);
-        const double groups = (double)attn_ceil_div(p->lq, s->tile_q) * (double)p->hq *
-                              (double)p->b;
+        const double groups =
+            (double)attn_ceil_div(p->lq, s->tile_q) * (double)p->hq * (double)p->b;
 
-        attn_text_add(text, "step %d     %s: tiles of %lld queries x %lld keys, %.0f groups of "
-                      "%lld, %.2f waves over %lld units\n", i + 1, s->kernel,
-                      (long long)s->tile_q, (long long)s->tile_k, groups,
+        attn_text_add(text,
+                      "step %d     %s: tiles of %lld queries x %lld keys, %.0f groups of "
+                      "%lld, %.2f waves over %lld units\n",
+                      i + 1, s->kernel, (long long)s->tile_q, (long long)s->tile_k, groups,
                       (long long)s->block, groups / (double)units, (long long)units);
     }
     if (choice->tile_reason)

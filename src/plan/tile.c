@@ -67,12 +67,13 @@ bool attn_problem_bounded_right(const attn_problem *p)
 
 void attn_step_softmax(attn_step *step, const attn_problem *p)
 {
-    static const char *const contiguous[] = { "CONTIG_Q", "CONTIG_K", "CONTIG_V", "CONTIG_O" };
+    static const char *const contiguous[] = { "CONTIG_Q", "CONTIG_K", "CONTIG_V",
+                                              "CONTIG_O" };
 
     step->type = p->type;
     step->d = p->d;
     step->dv = p->dv;
-    attn_step_define(step, "TYPE", p->type - ATTN_F32);   /* TYPE_ in types.clh */
+    attn_step_define(step, "TYPE", p->type - ATTN_F32); /* TYPE_ in types.clh */
     attn_step_define(step, "D", p->d);
     attn_step_define(step, "DV", p->dv);
     attn_step_define(step, "FEAT_RANGE_LEFT", attn_problem_bounded_left(p));

@@ -10,10 +10,10 @@
 
 /* One line per rule, in the order of the fields, worded as the header words it.
  * Nothing behind attn_softmax_desc_read() checks a descriptor again. */
-#define RULE(cond, ...)                                       \
-    do {                                                      \
-        if (!(cond))                                          \
-            return attn_fail(ATTN_ERR_INVALID, __VA_ARGS__);  \
+#define RULE(cond, ...)                                      \
+    do {                                                     \
+        if (!(cond))                                         \
+            return attn_fail(ATTN_ERR_INVALID, __VA_ARGS__); \
     } while (0)
 
 enum {
@@ -60,12 +60,14 @@ static attn_status check_sizes(const attn_softmax_desc *d)
          "dim_v = %lld, want 1 .. 2^31 - 1, or 0 for dim_qk", (long long)d->dim_v);
     RULE(product_fits(d->batch, d->heads_q, d->len_q, attn_max(d->dim_qk, dim_v)),
          "batch * heads_q * len_q * max(dim_qk, dim_v) = %lld * %lld * %lld * %lld, "
-         "want <= 2^62", (long long)d->batch, (long long)d->heads_q,
-         (long long)d->len_q, (long long)attn_max(d->dim_qk, dim_v));
+         "want <= 2^62",
+         (long long)d->batch, (long long)d->heads_q, (long long)d->len_q,
+         (long long)attn_max(d->dim_qk, dim_v));
     RULE(product_fits(d->batch, d->heads_kv, d->len_kv, attn_max(d->dim_qk, dim_v)),
          "batch * heads_kv * len_kv * max(dim_qk, dim_v) = %lld * %lld * %lld * %lld, "
-         "want <= 2^62", (long long)d->batch, (long long)d->heads_kv,
-         (long long)d->len_kv, (long long)attn_max(d->dim_qk, dim_v));
+         "want <= 2^62",
+         (long long)d->batch, (long long)d->heads_kv, (long long)d->len_kv,
+         (long long)attn_max(d->dim_qk, dim_v));
     return ATTN_OK;
 }
 
@@ -191,7 +193,9 @@ void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *d)
 
 void attn_problem_to_softmax(const attn_problem *p, attn_softmax_desc *d)
 {
-    static const struct { uint32_t feature, use; } same[] = {
+    static const struct {
+        uint32_t feature, use;
+    } same[] = {
         { ATTN_FEAT_CAUSAL, ATTN_USE_CAUSAL },   { ATTN_FEAT_ALIGN_BR, ATTN_USE_ALIGN },
         { ATTN_FEAT_OFFSET, ATTN_USE_OFFSET },   { ATTN_FEAT_WINDOW, ATTN_USE_WINDOW },
         { ATTN_FEAT_SOFTCAP, ATTN_USE_SOFTCAP }, { ATTN_FEAT_LENS_KV, ATTN_USE_LENS_KV },
@@ -199,14 +203,26 @@ void attn_problem_to_softmax(const attn_problem *p, attn_softmax_desc *d)
     };
 
     *d = (attn_softmax_desc){
-        .size = sizeof *d, .type = p->type, .batch = p->b, .heads_q = p->hq,
-        .heads_kv = p->hkv, .len_q = p->lq, .len_kv = p->lk, .dim_qk = p->d, .dim_v = p->dv,
+        .size = sizeof *d,
+        .type = p->type,
+        .batch = p->b,
+        .heads_q = p->hq,
+        .heads_kv = p->hkv,
+        .len_q = p->lq,
+        .len_kv = p->lk,
+        .dim_qk = p->d,
+        .dim_v = p->dv,
         .align = p->features & ATTN_FEAT_ALIGN_BR ? ATTN_ALIGN_BOTTOM_RIGHT
                                                   : ATTN_ALIGN_TOP_LEFT,
-        .offset = p->offset, .window_left = p->window_left, .window_right = p->window_right,
-        .scale = p->scale, .softcap = p->softcap,
-        .layout_q = p->layout[ATTN_TENSOR_Q], .layout_k = p->layout[ATTN_TENSOR_K],
-        .layout_v = p->layout[ATTN_TENSOR_V], .layout_o = p->layout[ATTN_TENSOR_O],
+        .offset = p->offset,
+        .window_left = p->window_left,
+        .window_right = p->window_right,
+        .scale = p->scale,
+        .softcap = p->softcap,
+        .layout_q = p->layout[ATTN_TENSOR_Q],
+        .layout_k = p->layout[ATTN_TENSOR_K],
+        .layout_v = p->layout[ATTN_TENSOR_V],
+        .layout_o = p->layout[ATTN_TENSOR_O],
     };
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         if (p->features & same[i].feature)

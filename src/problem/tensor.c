@@ -51,7 +51,9 @@ attn_tensor attn_tensor_bhld(void *data, attn_type type, int64_t batch, int64_t 
                              int64_t len, int64_t dim)
 {
     const int64_t row = times(len, dim);
-    return (attn_tensor){ .type = type, .data = data, .size = { batch, heads, len, dim },
+    return (attn_tensor){ .type = type,
+                          .data = data,
+                          .size = { batch, heads, len, dim },
                           .stride = { times(heads, row), row, dim, 1 } };
 }
 
@@ -59,12 +61,15 @@ attn_tensor attn_tensor_blhd(void *data, attn_type type, int64_t batch, int64_t 
                              int64_t len, int64_t dim)
 {
     const int64_t row = times(heads, dim);
-    return (attn_tensor){ .type = type, .data = data, .size = { batch, heads, len, dim },
+    return (attn_tensor){ .type = type,
+                          .data = data,
+                          .size = { batch, heads, len, dim },
                           .stride = { times(len, row), dim, row, 1 } };
 }
 
 attn_tensor attn_tensor_vector(void *data, attn_type type, int64_t n)
 {
-    return (attn_tensor){ .type = type, .data = data, .size = { n, 1, 1, 1 },
-                          .stride = { 1, 1, 1, 1 } };
+    return (attn_tensor){
+        .type = type, .data = data, .size = { n, 1, 1, 1 }, .stride = { 1, 1, 1, 1 }
+    };
 }

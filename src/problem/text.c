@@ -9,14 +9,19 @@
 #include "core/status.h"
 #include "problem/problem.h"
 
-static const struct { const char *word; attn_layout layout; } layouts[] = {
-    { "16", ATTN_LAYOUT_16 }, { "8", ATTN_LAYOUT_8 }, { "4", ATTN_LAYOUT_4 },
+static const struct {
+    const char *word;
+    attn_layout layout;
+} layouts[] = {
+    { "16", ATTN_LAYOUT_16 }, { "8", ATTN_LAYOUT_8 },     { "4", ATTN_LAYOUT_4 },
     { "2", ATTN_LAYOUT_2 },   { "any", ATTN_LAYOUT_ANY },
 };
 
 const char *attn_feature_word(uint32_t bit)
 {
-#define X(name, word) if (bit == ATTN_FEAT_##name) return word;
+#define X(name, word)            \
+    if (bit == ATTN_FEAT_##name) \
+        return word;
     ATTN_FEATURE_LIST(X)
 #undef X
     return "?";
@@ -86,10 +91,10 @@ void attn_problem_text(const attn_problem *p, attn_text *text)
 /* Parsing: one field at a time, into a descriptor whose rules are checked last. */
 
 typedef struct reader {
-    const char *text, *at;      /* the whole text; the field being read   */
-    const char *end;            /* of that field                          */
+    const char *text, *at; /* the whole text; the field being read   */
+    const char *end;       /* of that field                          */
     attn_softmax_desc desc;
-    uint32_t seen;              /* bit k: row k of `fields` was read      */
+    uint32_t seen; /* bit k: row k of `fields` was read      */
 } reader;
 
 static attn_status bad(const reader *r, const char *at, const char *want)
@@ -165,10 +170,10 @@ typedef enum kind { TYPE, DIM, FLAG, ALIGN, INTEGER, NUMBER, WINDOW, LAYOUT } ki
 static const struct {
     const char *word;
     kind kind;
-    size_t field;       /* where the value goes                         */
-    uint32_t use;       /* the bit that the field sets                  */
-    bool wanted;        /* a problem without it is no problem           */
-    const char *want;   /* for the message                              */
+    size_t field;     /* where the value goes                         */
+    uint32_t use;     /* the bit that the field sets                  */
+    bool wanted;      /* a problem without it is no problem           */
+    const char *want; /* for the message                              */
 } fields[] = {
     { "f32", TYPE, ATTN_F32, 0, false, "f32" },
     { "f16", TYPE, ATTN_F16, 0, false, "f16" },
@@ -228,7 +233,8 @@ static bool read_value(reader *r, int k)
     case LAYOUT: return layout(value, r->end, &r->desc);
     case ALIGN:
         r->desc.align = r->end - value == 2 && !memcmp(value, "br", 2)
-                            ? ATTN_ALIGN_BOTTOM_RIGHT : ATTN_ALIGN_TOP_LEFT;
+                            ? ATTN_ALIGN_BOTTOM_RIGHT
+                            : ATTN_ALIGN_TOP_LEFT;
         return r->end - value == 2 && (!memcmp(value, "br", 2) || !memcmp(value, "tl", 2));
     }
     return false;
@@ -264,8 +270,10 @@ static attn_status read_all(reader *r)
             break;
     }
     if (!(r->seen & ((1u << N_TYPES) - 1)))
-        return attn_fail(ATTN_ERR_INVALID, "problem text \"%.80s\" lacks a type: f32, f16 or "
-                         "bf16", r->text);
+        return attn_fail(ATTN_ERR_INVALID,
+                         "problem text \"%.80s\" lacks a type: f32, f16 or "
+                         "bf16",
+                         r->text);
     for (int k = 0; k < N_FIELDS; k++)
         if (fields[k].wanted && !(r->seen & 1u << k))
             return attn_fail(ATTN_ERR_INVALID, "problem text \"%.80s\" lacks %s", r->text,

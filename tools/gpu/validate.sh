@@ -38,3 +38,28 @@ export OCL_ICD_VENDORS=$work/vendors OCL_ICD_FILENAMES=
     { cat "$out/meson.txt"; exit 1; }
 ninja -C "$work/build" > "$out/ninja.txt" 2>&1 || { tail -40 "$out/ninja.txt"; exit 1; }
 "$work/build/tools/attn-info" | tee "$out/attn-info.txt"
+
+# Speed first, on a quiet machine; then every variant against the oracle and device
+# against device, two sets of problems side by side.
+tools=$work/build/tools
+for device in $("$tools/attn-info" | sed -n 's/^\(opencl:[0-9]*\|cuda:[0-9]*\|host\)$/\1/p'); do
+    timeout 100 "$tools/attn-bench" --device "$device" --json > "$out/bench-${device/:/-}.json" || true
+    timeout 100 "$tools/attn-bench" --device "$device" | cut -c1-220 || true
+done
+for set in small medium; do
+    timeout 420 "$tools/attn-validate" --cases "tests/cases/$set.txt" --json \
+        > "$out/validate-$set.json" 2> "$out/validate-$set.log" &
+done
+wait
+python3 - "$out"/validate-*.json <<'P'
+import json, sys
+for path in sys.argv[1:]:
+    try:
+        report = json.load(open(path))
+        print(path.rsplit("/", 1)[1], {k: report[k] for k in ("passed", "failed", "skipped", "says no")})
+        for row in report["results"]:
+            if row.get("failed") or row.get("outcome") == "failed":
+                print("  ", json.dumps(row)[:400])
+    except ValueError as fault:
+        print(path, fault)
+P

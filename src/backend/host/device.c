@@ -48,7 +48,7 @@ static int64_t cache_bytes(void)
     if (bytes > 0)
         return bytes;
 #endif
-    return 256 * 1024;   /* not told: what nearly every core has */
+    return 256 * 1024; /* not told: what nearly every core has */
 }
 
 static attn_status host_describe(const attn_env *env, int index, attn_device_info *info)
@@ -105,7 +105,7 @@ static void host_close(attn_device **dev)
 
 static attn_status host_wait(attn_device *dev)
 {
-    (void)dev;   /* every launch has ended when it returns */
+    (void)dev; /* every launch has ended when it returns */
     return ATTN_OK;
 }
 
@@ -125,16 +125,16 @@ static void host_free(attn_device *dev, void *memory)
     free(memory);
 }
 
-static attn_status host_upload(attn_device *dev, void *memory, size_t offset, const void *from,
-                               size_t bytes)
+static attn_status host_upload(attn_device *dev, void *memory, size_t offset,
+                               const void *from, size_t bytes)
 {
     (void)dev;
     memcpy((char *)memory + offset, from, bytes);
     return ATTN_OK;
 }
 
-static attn_status host_download(attn_device *dev, void *to, const void *memory, size_t offset,
-                                 size_t bytes)
+static attn_status host_download(attn_device *dev, void *to, const void *memory,
+                                 size_t offset, size_t bytes)
 {
     (void)dev;
     memcpy(to, (const char *)memory + offset, bytes);
@@ -145,7 +145,7 @@ static attn_status host_buffer_bytes(attn_device *dev, const void *memory, size_
 {
     (void)dev;
     (void)memory;
-    *bytes = 0;   /* a pointer does not know how far it may go */
+    *bytes = 0; /* a pointer does not know how far it may go */
     return ATTN_OK;
 }
 

@@ -8,12 +8,12 @@
 void attn_host_kernels(attn_device *dev, const attn_host_level *level)
 {
     dev->kernel[0] = (struct attn_kernel){ "softmax_fwd_tile", level->softmax_fwd_tile };
-    dev->kernel[1] = (struct attn_kernel){ "softmax_fwd_reference",
-                                           attn_host_softmax_fwd_reference };
+    dev->kernel[1] =
+        (struct attn_kernel){ "softmax_fwd_reference", attn_host_softmax_fwd_reference };
 }
 
-attn_status attn_host_kernel(attn_device *dev, const attn_step *step, const attn_kernel **out,
-                             int64_t *max_group)
+attn_status attn_host_kernel(attn_device *dev, const attn_step *step,
+                             const attn_kernel **out, int64_t *max_group)
 {
     for (int i = 0; i < ATTN_HOST_KERNELS; i++)
         if (!strcmp(dev->kernel[i].name, step->kernel)) {

@@ -30,14 +30,16 @@ typedef struct head {
     uint32_t format;
     uint32_t key_bytes;
     uint64_t program_bytes;
-    uint64_t hash[2];           /* of the program */
+    uint64_t hash[2]; /* of the program */
 } head;
 
 static head head_of(const attn_cl_place *at, const void *program, size_t bytes)
 {
     const XXH128_hash_t hash = XXH3_128bits(program, bytes);
-    head h = { .format = FORMAT, .key_bytes = (uint32_t)at->key_bytes,
-               .program_bytes = bytes, .hash = { hash.low64, hash.high64 } };
+    head h = { .format = FORMAT,
+               .key_bytes = (uint32_t)at->key_bytes,
+               .program_bytes = bytes,
+               .hash = { hash.low64, hash.high64 } };
 
     memcpy(h.magic, magic, sizeof magic);
     return h;

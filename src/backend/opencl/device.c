@@ -59,8 +59,8 @@ static attn_status make_device(const attn_env *env, const attn_cl *cl, cl_contex
     CL(cl->clGetDeviceInfo(id, CL_DEVICE_ADDRESS_BITS, sizeof address_bits, &address_bits,
                            NULL));
     dev->address_bits = address_bits;
-    CL_NEW(dev->queue, cl->clCreateCommandQueue(context, id, CL_QUEUE_PROFILING_ENABLE,
-                                                &code));
+    CL_NEW(dev->queue,
+           cl->clCreateCommandQueue(context, id, CL_QUEUE_PROFILING_ENABLE, &code));
     if (env->cache_dir && !caches_itself(&dev->info) &&
         !(dev->cache_dir = strdup(env->cache_dir))) {
         st = attn_fail(ATTN_ERR_NO_MEMORY, "name of the kernel cache");

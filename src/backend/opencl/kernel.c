@@ -46,7 +46,8 @@ static attn_status read_limits(attn_device *dev, attn_kernel *k)
                                     sizeof local, &local, NULL));
     k->fast_bytes = (local > INT64_MAX ? INT64_MAX : (int64_t)local) / times_counted(dev);
     k->max_group = k->fast_bytes > dev->info.fast_bytes ? 0
-                 : group > INT64_MAX ? INT64_MAX : (int64_t)group;
+                   : group > INT64_MAX                  ? INT64_MAX
+                                                        : (int64_t)group;
 fail:
     return st;
 }
@@ -107,8 +108,10 @@ attn_status attn_cl_kernel(attn_device *dev, const attn_step *step, const attn_k
         dev->kernels = k;
     }
     if (!k->max_group)
-        attn_fail(ATTN_ERR_UNSUPPORTED, "kernel %s uses %lld bytes of local memory, %s has "
-                  "%lld", k->name, (long long)k->fast_bytes, dev->info.name,
+        attn_fail(ATTN_ERR_UNSUPPORTED,
+                  "kernel %s uses %lld bytes of local memory, %s has "
+                  "%lld",
+                  k->name, (long long)k->fast_bytes, dev->info.name,
                   (long long)dev->info.fast_bytes);
     *max_group = k->max_group;
     *out = k;

@@ -11,9 +11,9 @@
 /* The parameters' values, a field for each name in the list; and the rows that
  * say where each lies, in the kernels' order. */
 typedef struct arguments {
-#define MEM(name) cl_mem name;
-#define LONG(name) cl_long name;
-#define INT(name) cl_int name;
+#define MEM(name)   cl_mem name;
+#define LONG(name)  cl_long name;
+#define INT(name)   cl_int name;
 #define FLOAT(name) cl_float name;
     SOFTMAX_FWD_PARAMS(MEM, MEM, MEM, MEM, LONG, INT, FLOAT)
 #undef MEM
@@ -22,8 +22,11 @@ typedef struct arguments {
 #undef FLOAT
 } arguments;
 
-static const struct { const char *name; size_t offset, bytes; } params[] = {
-#define ROW(name) { #name, offsetof(arguments, name), sizeof ((arguments *)0)->name },
+static const struct {
+    const char *name;
+    size_t offset, bytes;
+} params[] = {
+#define ROW(name) { #name, offsetof(arguments, name), sizeof((arguments *)0)->name },
     SOFTMAX_FWD_PARAMS(ROW, ROW, ROW, ROW, ROW, ROW, ROW)
 #undef ROW
 };
@@ -31,13 +34,13 @@ enum { N_PARAMS = sizeof params / sizeof params[0] };
 
 const cl_uint attn_cl_n_params = N_PARAMS;
 
-#define VIEW(a, name, t)                              \
-    do {                                              \
-        (a)->name##_offset = (t)->offset;             \
-        (a)->name##_stride_b = (t)->stride[0];        \
-        (a)->name##_stride_h = (t)->stride[1];        \
-        (a)->name##_stride_l = (t)->stride[2];        \
-        (a)->name##_stride_d = (t)->stride[3];        \
+#define VIEW(a, name, t)                       \
+    do {                                       \
+        (a)->name##_offset = (t)->offset;      \
+        (a)->name##_stride_b = (t)->stride[0]; \
+        (a)->name##_stride_h = (t)->stride[1]; \
+        (a)->name##_stride_l = (t)->stride[2]; \
+        (a)->name##_stride_d = (t)->stride[3]; \
     } while (0)
 
 /* A tensor that was left out is bound to q's buffer and never touched. */
@@ -51,17 +54,28 @@ static void fill(arguments *a, const attn_call *call)
     const attn_args *t = call->args;
 
     *a = (arguments){
-        .q = t->q.data, .k = memory_of(&t->k, &t->q), .v = memory_of(&t->v, &t->q),
-        .o = memory_of(&t->o, &t->q), .lse = memory_of(&t->lse, &t->q),
+        .q = t->q.data,
+        .k = memory_of(&t->k, &t->q),
+        .v = memory_of(&t->v, &t->q),
+        .o = memory_of(&t->o, &t->q),
+        .lse = memory_of(&t->lse, &t->q),
         .lens_kv = memory_of(&t->lens_kv, &t->q),
-        .lse_offset = t->lse.offset, .lse_stride_b = t->lse.stride[0],
-        .lse_stride_h = t->lse.stride[1], .lse_stride_l = t->lse.stride[2],
-        .lens_kv_offset = t->lens_kv.offset, .lens_kv_stride_b = t->lens_kv.stride[0],
-        .batch = (cl_int)call->batch, .heads_q = (cl_int)call->heads_q,
-        .heads_kv = (cl_int)call->heads_kv, .len_q = (cl_int)call->len_q,
+        .lse_offset = t->lse.offset,
+        .lse_stride_b = t->lse.stride[0],
+        .lse_stride_h = t->lse.stride[1],
+        .lse_stride_l = t->lse.stride[2],
+        .lens_kv_offset = t->lens_kv.offset,
+        .lens_kv_stride_b = t->lens_kv.stride[0],
+        .batch = (cl_int)call->batch,
+        .heads_q = (cl_int)call->heads_q,
+        .heads_kv = (cl_int)call->heads_kv,
+        .len_q = (cl_int)call->len_q,
         .len_kv = (cl_int)call->len_kv,
-        .offset = call->offset, .left = call->left, .right = call->right,
-        .want_o = t->o.type != ATTN_TYPE_NONE, .want_lse = t->lse.type != ATTN_TYPE_NONE,
+        .offset = call->offset,
+        .left = call->left,
+        .right = call->right,
+        .want_o = t->o.type != ATTN_TYPE_NONE,
+        .want_lse = t->lse.type != ATTN_TYPE_NONE,
         .scale = call->scale,
     };
     VIEW(a, q, &t->q);
@@ -87,8 +101,9 @@ static attn_status find_queue(attn_device *dev, const attn_stream *stream, targe
     cl_device_id device = NULL;
     attn_status st = ATTN_OK;
 
-    *to = (target){ .cl = cl, .queue = dev->queue, .wait = stream->wait,
-                    .n_wait = stream->n_wait };
+    *to = (target){
+        .cl = cl, .queue = dev->queue, .wait = stream->wait, .n_wait = stream->n_wait
+    };
     if (!stream->n_wait != !stream->wait)
         return attn_fail(ATTN_ERR_INVALID, "wait is %s but n_wait = %u",
                          stream->wait ? "given" : "NULL", (unsigned)stream->n_wait);
@@ -102,15 +117,19 @@ static attn_status find_queue(attn_device *dev, const attn_stream *stream, targe
         return attn_fail(ATTN_ERR_INVALID, "queue = %p belongs to another cl_context",
                          stream->queue);
     if (device != dev->id)
-        return attn_fail(ATTN_ERR_INVALID, "queue = %p belongs to another device of the "
-                         "cl_context", stream->queue);
+        return attn_fail(ATTN_ERR_INVALID,
+                         "queue = %p belongs to another device of the "
+                         "cl_context",
+                         stream->queue);
     if (!stream->ns)
         return ATTN_OK;
     CL(cl->clGetCommandQueueInfo(to->queue, CL_QUEUE_PROPERTIES, sizeof properties,
                                  &properties, NULL));
     if (!(properties & CL_QUEUE_PROFILING_ENABLE))
-        return attn_fail(ATTN_ERR_INVALID, "queue = %p was not made with "
-                         "CL_QUEUE_PROFILING_ENABLE, which timing needs", stream->queue);
+        return attn_fail(ATTN_ERR_INVALID,
+                         "queue = %p was not made with "
+                         "CL_QUEUE_PROFILING_ENABLE, which timing needs",
+                         stream->queue);
 fail:
     return st;
 }
@@ -123,16 +142,18 @@ static attn_status global_size(const attn_device *dev, const attn_step *step,
     int64_t n = 0;
 
     if (step->block > k->max_group)
-        return attn_fail(ATTN_ERR_UNSUPPORTED, "kernel %s: groups of %" PRId64
-                         " work-items, but %s takes %" PRId64, k->name, step->block,
-                         dev->info.name, k->max_group);
+        return attn_fail(ATTN_ERR_UNSUPPORTED,
+                         "kernel %s: groups of %" PRId64
+                         " work-items, but %s takes %" PRId64,
+                         k->name, step->block, dev->info.name, k->max_group);
     if (!attn_mul(tiles, call->heads_q, &n) || !attn_mul(n, call->batch, &n) ||
         !attn_mul(n, step->block, &n) || (uint64_t)n > SIZE_MAX ||
         (dev->address_bits < 64 && n >> dev->address_bits))
-        return attn_fail(ATTN_ERR_UNSUPPORTED, "kernel %s: %" PRId64 " tiles of %" PRId64
-                         " heads of %" PRId64 " batches are more work-items than %s can "
-                         "count", k->name, tiles, call->heads_q, call->batch,
-                         dev->info.name);
+        return attn_fail(ATTN_ERR_UNSUPPORTED,
+                         "kernel %s: %" PRId64 " tiles of %" PRId64 " heads of %" PRId64
+                         " batches are more work-items than %s can "
+                         "count",
+                         k->name, tiles, call->heads_q, call->batch, dev->info.name);
     *out = (size_t)n;
     return ATTN_OK;
 }

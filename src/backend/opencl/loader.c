@@ -15,7 +15,10 @@
 static const char *const usual[] = { "libOpenCL.so.1", "libOpenCL.so" };
 enum { N_USUAL = sizeof usual / sizeof usual[0] };
 
-static const struct { const char *name; size_t offset; } functions[] = {
+static const struct {
+    const char *name;
+    size_t offset;
+} functions[] = {
 #define X(name) { #name, offsetof(attn_cl, name) },
     ATTN_CL_FUNCTIONS(X)
 #undef X

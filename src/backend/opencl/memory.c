@@ -15,7 +15,8 @@ attn_status attn_cl_wait_event(attn_device *dev, cl_event event)
 
     if (waited == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST &&
         !cl->clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state,
-                            NULL) && state < 0)
+                            NULL) &&
+        state < 0)
         return attn_cl_fail(state, "execution of a command");
     return waited == CL_SUCCESS ? ATTN_OK : attn_cl_fail(waited, "clWaitForEvents");
 }
@@ -100,8 +101,10 @@ static attn_status check_range(attn_device *dev, const void *memory, size_t offs
     attn_status st = attn_cl_buffer_bytes(dev, memory, &size);
 
     if (st == ATTN_OK && (offset > size || bytes > size - offset))
-        st = attn_fail(ATTN_ERR_INVALID, "bytes = %zu at offset = %zu leave a block of %zu "
-                       "bytes", bytes, offset, size);
+        st = attn_fail(ATTN_ERR_INVALID,
+                       "bytes = %zu at offset = %zu leave a block of %zu "
+                       "bytes",
+                       bytes, offset, size);
     return st;
 }
 

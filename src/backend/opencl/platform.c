@@ -174,13 +174,17 @@ int attn_cl_index(const attn_cl *cl, cl_device_id device)
 static cl_int number_of(const attn_cl *cl, cl_device_id device, cl_device_info what,
                         int64_t *out)
 {
-    union { cl_uint u32; cl_ulong u64; } value = { .u64 = 0 };
+    union {
+        cl_uint u32;
+        cl_ulong u64;
+    } value = { .u64 = 0 };
     size_t bytes = 0;
     cl_int code = cl->clGetDeviceInfo(device, what, sizeof value, &value, &bytes);
 
     if (code == CL_SUCCESS)
         *out = bytes == sizeof value.u32 ? (int64_t)value.u32
-             : value.u64 > INT64_MAX ? INT64_MAX : (int64_t)value.u64;
+               : value.u64 > INT64_MAX   ? INT64_MAX
+                                         : (int64_t)value.u64;
     return code;
 }
 
@@ -198,7 +202,10 @@ static bool has_extension(const char *list, const char *name)
  * On others it is chosen for each kernel, or there is none. */
 static int64_t subgroup_of(const attn_cl *cl, cl_device_id device)
 {
-    static const struct { const char *extension; cl_device_info what; } widths[] = {
+    static const struct {
+        const char *extension;
+        cl_device_info what;
+    } widths[] = {
         { "cl_nv_device_attribute_query", WARP_SIZE_NV },
         { "cl_amd_device_attribute_query", WAVEFRONT_WIDTH_AMD },
     };
@@ -244,8 +251,9 @@ attn_status attn_cl_info(const attn_cl *cl, cl_device_id device, int index,
     info->isa[0] = '\0';
     CL(cl->clGetDeviceInfo(device, CL_DEVICE_TYPE, sizeof type, &type, NULL));
     CL(cl->clGetDeviceInfo(device, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL));
-    info->kind = type & CL_DEVICE_TYPE_GPU ? ATTN_DEVICE_GPU
-               : type & CL_DEVICE_TYPE_CPU ? ATTN_DEVICE_CPU : ATTN_DEVICE_OTHER;
+    info->kind = type & CL_DEVICE_TYPE_GPU   ? ATTN_DEVICE_GPU
+                 : type & CL_DEVICE_TYPE_CPU ? ATTN_DEVICE_CPU
+                                             : ATTN_DEVICE_OTHER;
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         int64_t *field = (int64_t *)(void *)((char *)info + numbers[i].offset);
         const cl_int code = number_of(cl, device, numbers[i].what, field);

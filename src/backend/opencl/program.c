@@ -97,8 +97,8 @@ static attn_status from_source(attn_device *dev, attn_kernel *k,
     attn_status st;
     cl_int built;
 
-    CL_NEW(k->program, cl->clCreateProgramWithSource(dev->context, 1, &text, &source->bytes,
-                                                     &code));
+    CL_NEW(k->program,
+           cl->clCreateProgramWithSource(dev->context, 1, &text, &source->bytes, &code));
     built = build(dev, k, &call);
     return built == CL_SUCCESS ? ATTN_OK : build_failed(dev, k, built, call);
 
