@@ -33,5 +33,10 @@ if [ -n "$missing" ]; then
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq ${have:-} >/dev/null
 fi
 
-[ -f build/build.ninja ] || meson setup build
+# A build that was configured before does not know of what was installed since.
+if [ ! -f build/build.ninja ]; then
+    meson setup build
+elif [ -n "$missing" ]; then
+    meson setup --wipe build
+fi
 ninja -C build
