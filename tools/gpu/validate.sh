@@ -3,7 +3,7 @@
 # On a machine with a GPU: builds, runs every test that needs no other OpenCL
 # implementation than those found, and writes the cross-vendor record.
 #
-# usage: tools/gpu/validate.sh OUT_FOLDER [FOLDER_WITH_DEBS]
+# usage: [SETS="small medium"] tools/gpu/validate.sh OUT_FOLDER [FOLDER_WITH_DEBS]
 #
 # NVIDIA's OpenCL library may be there without being registered: it is named in an
 # .icd file of a folder of our own, together with the ones that are registered.
@@ -43,12 +43,12 @@ ninja -C "$work/build" > "$out/ninja.txt" 2>&1 || { tail -40 "$out/ninja.txt"; e
 # against device, two sets of problems side by side.
 tools=$work/build/tools
 for device in $("$tools/attn-info" | sed -n 's/^\(opencl:[0-9]*\|cuda:[0-9]*\|host\)$/\1/p'); do
-    timeout 100 "$tools/attn-bench" --device "$device" --json > "$out/bench-${device/:/-}.json" || true
-    timeout 100 "$tools/attn-bench" --device "$device" | cut -c1-220 || true
+    timeout 100 "$tools/attn-bench" --device "$device" > "$out/bench-${device/:/-}.txt" || true
+    cut -c1-220 "$out/bench-${device/:/-}.txt"
 done
-for set in small medium; do
+for set in ${SETS:-small medium}; do
     timeout 420 "$tools/attn-validate" --cases "tests/cases/$set.txt" --json \
-        > "$out/validate-$set.json" 2> "$out/validate-$set.log" &
+        > "$out/validate-$set.json" &
 done
 wait
 python3 - "$out"/validate-*.json <<'P'
@@ -63,3 +63,4 @@ for path in sys.argv[1:]:
     except ValueError as fault:
         print(path, fault)
 P
+# The record: tools/gpu/record.py --write NAME "$out"/validate-*.json, on the same sources.
