@@ -13,14 +13,16 @@
  *           first if the right side is bounded, since it is the longest
  * Group     1 work-item
  * Local     scratch of the one item, in f32 and bytes:
- *             4 * ( BR * (D + ceil(DV / MR) * MR + 2)     Q, O, m and l
+ *             4 * ( BR * (D + 2 * ceil(DV / MR) * MR + 4)   Q; O, m and l, twice
  *                 + ceil(BC / MR) * MR * NV * VW          scores of a panel
  *                 + (K direct ? 1 : BC * D) + (V direct ? 1 : BC * DV) )
  *           and up to 256 more for alignment. K is direct if it is f32 with
  *           CONTIG_K and PACK_K is 0; V likewise
  * Layout    any strides, in elements; CONTIG_ macros promise stride 1
  * Numerics  f32 throughout; m in log2 units; a row without visible keys: O = 0,
- *           LSE = -inf. A row's bits depend on its own tile only, not on B or H
+ *           LSE = -inf. A row's bits depend on its own tile only, not on B or H.
+ *           Sums at three levels, lest errors grow with Lk: a step, a span of SPAN
+ *           steps, the total, which is compensated (sum_move)
  * Features  causal, window, alignment, lengths: all through common/
  * Requires  no barrier, no subgroup; reads no row of K or V outside the range of
  *           the panel, and packed rows only inside that of the tile
@@ -61,6 +63,7 @@
 #define NR (NV * VW)
 #define DVP (CEIL_DIV(DV, MR) * MR)
 #define BCP (CEIL_DIV(BC, MR) * MR)
+#define SPAN 16    /* steps summed before they move to the total */
 
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
@@ -86,10 +89,21 @@
 /* One panel: its queries, its scratch, its row states. */
 typedef struct attn_panel {
     __local const floatv *q;    /* [D][NV]   */
-    __local floatv *o;          /* [DVP][NV] */
     __local floatv *s;          /* [BCP][NV] scores, then weights, of one step */
+    __local floatv *o;          /* [DVP][NV] of one span */
     __local attn_row *row;      /* [NV]      */
+    __local floatv *total_o;    /* the same, of the spans before */
+    __local attn_row *total_row;
 } attn_panel;
+
+/* The panel that begins with query c of the tile; `t` is the one of query 0. */
+static inline attn_panel panel_at(const attn_panel *t, int c)
+{
+    const attn_panel at = { t->q + c / VW * D, t->s, t->o + c / VW * DVP, t->row + c / VW,
+                            t->total_o + c / VW * DVP, t->total_row + c / VW };
+
+    return at;
+}
 
 static inline floatv load_lanes(const __global ELEM *x, long i)
 {
@@ -202,7 +216,40 @@ static inline void panel_weights(const attn_panel *t, int n, const floatv *top,
     }
 }
 
-/* O = O * factor + V P for the n keys whose rows start at row0. */
+/* A sum times its factor. Where that is 0 the sum is dropped, even an infinite one:
+ * its keys weigh exactly nothing. */
+static inline floatv sum_scaled(floatv sum, floatv factor)
+{
+    return select(sum, (floatv)(0.0f), factor == 0.0f) * factor;
+}
+
+/* total * factor + part. What the rounding took away stays in `part`, for the next
+ * time, if too little to change the total: nothing stays of what is not finite. */
+static inline floatv sum_move(floatv total, floatv factor, __local floatv *part)
+{
+    const floatv old = sum_scaled(total, factor), sum = old + *part;
+    const floatv rest = *part - (sum - old);
+
+    *part = select((floatv)(0.0f), rest, sum + rest == sum);
+    return sum;
+}
+
+/* Moves the sums of a span to the totals. */
+static inline void panel_total(const attn_panel *t)
+{
+    for (int v = 0; v < NV; v++) {
+        attn_row total = t->total_row[v];
+        const floatv l = total.l, factor = state_fold(&total, t->row[v].m);
+
+        total.l = sum_move(l, factor, &t->row[v].l);
+        t->total_row[v] = total;
+        for (int d = v; d < DV * NV; d += NV)
+            t->total_o[d] = sum_move(t->total_o[d], factor, &t->o[d]);
+    }
+}
+
+/* O = O * factor + V P for the n keys whose rows start at row0, which are summed
+ * apart from what came before. */
 static inline void panel_values(const attn_panel *t, const V_SPACE float *value,
                                 const attn_rows *rows, int row0, int n,
                                 const floatv *factor)
@@ -217,7 +264,7 @@ static inline void panel_values(const attn_panel *t, const V_SPACE float *value,
             col[r] = min(b + r, DV - 1);
             #pragma unroll
             for (int v = 0; v < NV; v++)
-                c[r][v] = t->o[(b + r) * NV + v] * factor[v];
+                c[r][v] = 0.0f;
         }
         for (int j = 0; j < n; j++) {
             const V_SPACE float *x = value + address_row(rows, row0 + j);
@@ -236,8 +283,11 @@ static inline void panel_values(const attn_panel *t, const V_SPACE float *value,
         #pragma unroll
         for (int r = 0; r < MR; r++) {
             #pragma unroll
-            for (int v = 0; v < NV; v++)
-                t->o[(b + r) * NV + v] = c[r][v];
+            for (int v = 0; v < NV; v++) {
+                __local floatv *o = &t->o[(b + r) * NV + v];
+
+                *o = sum_scaled(*o, factor[v]) + c[r][v];
+            }
         }
     }
 }
@@ -247,12 +297,12 @@ static inline void panel_store(const attn_panel *t, const attn_kparams *p, long 
                                int i, int n)
 {
     const attn_rows rows = ADDRESS_ROWS(p, o, b, h);
-    __local const float *o = (__local const float *)t->o;
+    __local const float *o = (__local const float *)t->total_o;
     floatv scale[NV], lse[NV];
     float lane_scale[NR], lane_lse[NR];
 
     for (int v = 0; v < NV; v++) {
-        attn_row row = t->row[v];
+        attn_row row = t->total_row[v];
 
         scale[v] = state_finish(&row);
         lse[v] = state_lse(&row);
@@ -274,8 +324,9 @@ static inline void panel_store(const attn_panel *t, const attn_kparams *p, long 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
 {
-    __local floatv q_tile[BR * D / VW], o_tile[BR * DVP / VW], s_tile[BCP * NV];
-    __local attn_row row_tile[BR / VW];
+    __local floatv q_tile[BR * D / VW], s_tile[BCP * NV];
+    __local floatv o_tile[BR * DVP / VW], o_total[BR * DVP / VW];
+    __local attn_row row_tile[BR / VW], row_total[BR / VW];
     __local float k_tile[K_DIRECT ? 1 : BC * D], v_tile[V_DIRECT ? 1 : BC * DV];
     const attn_kparams p = KPARAMS(SOFTMAX_FWD_PARAMS);
     const int tiles = CEIL_DIV(p.len_q, BR);
@@ -290,13 +341,14 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     const attn_rows q_rows = ADDRESS_ROWS(&p, q, b, h);
     const attn_rows k_rows = ADDRESS_ROWS(&p, k, b, address_head_kv(&p, h));
     const attn_rows v_rows = ADDRESS_ROWS(&p, v, b, address_head_kv(&p, h));
+    const attn_panel panel0 = { q_tile, s_tile, o_tile, row_tile, o_total, row_total };
     const attn_rows k_packed = { 0, D, 1 }, v_packed = { 0, DV, 1 };
 
     load_queries((__local float *)q_tile, &p, &q_rows, i0, queries);
     for (int r = 0; r < BR / VW; r++)
-        row_tile[r] = state_init();
+        row_tile[r] = row_total[r] = state_init();
     for (int r = 0; r < BR * DVP / VW; r++)
-        o_tile[r] = 0.0f;
+        o_tile[r] = o_total[r] = 0.0f;
 
     for (int j0 = range.first, j1; j0 < range.end; j0 = j1) {
         j1 = j0 + min(BC, range.end - j0);
@@ -313,8 +365,7 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
             const int j = max(j0, any.first), n = min(j1, any.end) - j;
             const int masked = j < all.first || j + n > all.end;
             const attn_score at = score_run(&p, keys, i0 + c);
-            const attn_panel t = { q_tile + c / VW * D, o_tile + c / VW * DVP, s_tile,
-                                   row_tile + c / VW };
+            const attn_panel t = panel_at(&panel0, c);
             floatv top[NV], factor[NV];
 
             if (n <= 0)
@@ -329,12 +380,17 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
                 panel_values(&t, V_ROWS(&p, v_tile), V_DIRECT ? &v_rows : &v_packed,
                              V_DIRECT ? j : j - j0, n, factor);
         }
+        for (int c = 0; j0 / (SPAN * BC) != j1 / (SPAN * BC) && c < queries; c += NR) {
+            const attn_panel t = panel_at(&panel0, c);
+
+            panel_total(&t);
+        }
     }
 
     for (int c = 0; c < queries; c += NR) {
-        const attn_panel t = { q_tile + c / VW * D, o_tile + c / VW * DVP, s_tile,
-                               row_tile + c / VW };
+        const attn_panel t = panel_at(&panel0, c);
 
+        panel_total(&t);
         panel_store(&t, &p, b, h, i0 + c, min(NR, queries - c));
     }
 }

@@ -20,7 +20,9 @@
  *           step at best; 2 RM + 1 at the end; all where every item passes
  * Layout    any strides, in elements; CONTIG_ macros promise stride 1
  * Numerics  f32 throughout; m in log2 units; a row without visible keys: O = 0,
- *           LSE = -inf. A row's bits depend on its own tile only, not on B or H
+ *           LSE = -inf. A row's bits depend on its own tile only, not on B or H.
+ *           TYPE_F32: registers sum a run of RUN keys; the runs are added up with
+ *           compensation (Kahan 1965) in private memory: RM * (32 RV + 12) bytes
  * Features  causal, window, alignment, lengths: all through common/
  * Requires  VEC = 4: D and DV multiples of 4; base and strides of Q, K and V
  *           multiples of 4 elements, where CONTIG_ is 1
@@ -52,6 +54,7 @@
 #define VEC 1      /* elements of a load: 1; or 4, see Requires */
 #endif
 #define VW 1
+#define RUN 128    /* f32: keys of a run, the most that one accumulator sums */
 #include "common/params.h"
 #include "common/types.clh"
 #include "common/address.clh"
@@ -63,6 +66,7 @@
 #define RM (BM / TY)                     /* queries of an item */
 #define RN (BN / TX)                     /* its keys in a step */
 #define RV CEIL_DIV(DV, 4 * TX)          /* its float4s of a value row */
+#define RUN_STEPS LARGER(RUN / BN, 1)
 
 /* pitches of the tiles in local memory, in floats: 4 more than the row keeps
  * rows that are read together in different banks and aligned to a float4 */
@@ -171,6 +175,71 @@ static inline void add_values(float4 o[RM][RV], const __local float *w,
     }
 }
 
+/* The sums over all runs so far: m, and o and l with what was added too much. */
+typedef struct attn_runs {
+    float4 o[RM * RV], o_extra[RM * RV];
+    float m[RM], l[RM], l_extra[RM];
+} attn_runs;
+
+/* The compensated sum + x. Where that is no finite number there is no rest. */
+static inline float4 add_rest(float4 sum, float4 x, float4 *extra)
+{
+    const float4 y = x - *extra, total = sum + y, rest = (total - sum) - y;
+
+    *extra = select((float4)(0.0f), rest, isfinite(rest));
+    return total;
+}
+
+/* Sums held against an older maximum; 0 where none of it is left, even of Inf. */
+static inline float4 rescaled(float4 sum, float factor)
+{
+    return factor > 0.0f || factor != factor ? sum * factor : (float4)(0.0f);
+}
+
+static inline void init_runs(attn_runs *all, int at)
+{
+    #pragma unroll
+    for (int r = 0; r < RM; r++) {
+        all->m[at + r] = -INFINITY;
+        all->l[at + r] = all->l_extra[at + r] = 0.0f;
+        #pragma unroll
+        for (int g = 0; g < RV; g++)
+            all->o[at + r * RV + g] = all->o_extra[at + r * RV + g] = (float4)(0.0f);
+    }
+}
+
+/* Adds a run to those before and begins the next; after the last one the sums
+ * over all are left in sum and row. `at` is 0, which compilers cannot know: so the
+ * arrays stay in memory and take no registers from the main loop. */
+static inline void end_run(attn_runs *all, int at, float4 sum[RM][RV], attn_row row[RM],
+                           int last)
+{
+    #pragma unroll
+    for (int r = 0; r < RM; r++) {
+        const int i = at + r;
+        attn_row before = { all->m[i], 0.0f };
+        const float factor = state_fold(&before, row[r].m);
+        float4 extra = (float4)(all->l_extra[i] * factor);
+        const float4 l = add_rest((float4)(all->l[i] * factor), (float4)(row[r].l), &extra);
+
+        all->m[i] = before.m;
+        all->l[i] = l.x;
+        all->l_extra[i] = extra.x;
+        row[r].l = last ? l.x : 0.0f;
+        #pragma unroll
+        for (int g = 0; g < RV; g++) {
+            const int e = at + r * RV + g;
+            float4 total;
+
+            extra = rescaled(all->o_extra[e], factor);
+            total = add_rest(rescaled(all->o[e], factor), sum[r][g], &extra);
+            all->o[e] = total;
+            all->o_extra[e] = extra;
+            sum[r][g] = last ? total : (float4)(0.0f);
+        }
+    }
+}
+
 /* The largest, or the sum, of the TX partial results of a row. */
 static inline float row_max(const __local float *t)
 {
@@ -218,8 +287,10 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     const attn_rows o_rows = ADDRESS_ROWS(&p, o, b, h);
     const attn_score at = score_run(&p, keys, i0);
     const float q_factor = score_q_factor(&p);
+    const int at_runs = p.len_q >> 31;       /* 0, see end_run() */
     float4 sum[RM][RV];
     attn_row row[RM];
+    attn_runs runs;
 
     /* item (tx, ty) owns queries i0 + ty + r * TY, keys j0 + tx + c * TX, and
      * elements 4 * (tx + g * TX) .. + 3 of the value rows */
@@ -230,6 +301,8 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
         for (int g = 0; g < RV; g++)
             sum[r][g] = 0.0f;
     }
+    if (TYPE == TYPE_F32)
+        init_runs(&runs, at_runs);
     if (Q_WHOLE)
         stage(q_tile, QP, BM, QP - 4, p.q, &q_rows, i0, queries, 0, D, CONTIG_Q, q_factor);
 
@@ -293,6 +366,8 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
             barrier(CLK_LOCAL_MEM_FENCE);
             add_values(sum, w_tile + ty * PP + j, kv_tile + tx * 4);
         }
+        if (TYPE == TYPE_F32 && ((j0 / BN + 1) % RUN_STEPS == 0 || j0 + n >= any.end))
+            end_run(&runs, at_runs, sum, row, j0 + n >= any.end);
     }
 
     #pragma unroll

@@ -17,8 +17,10 @@
 
 typedef struct panel {
     vf *q;           /* [D][vectors]  queries, transposed                  */
-    vf *o;           /* [Dv][vectors] sums of weighted values              */
+    vf *o;           /* [Dv][vectors] sums of weighted values, of one span */
     vf *m, *l;       /* [vectors]     running maximum, sum of weights      */
+    vf *total_o;     /* [Dv][vectors] o, m and l of the spans before       */
+    vf *total_m, *total_l;
     int64_t first;   /* the query of lane 0                                */
     int queries;     /* so many lanes are real, the others hold zeros      */
     int vectors;     /* no more than these queries need: one query, one    */

@@ -11,14 +11,17 @@
  * Key range exactly the keys that a query of the tile sees: other rows of K and V
  *           are not read. Only panels on the edge of visibility select
  * Layout    any types and strides; K and V are converted once per key tile
- * Numerics  scores, m, l, o in f32; empty row: O = 0, LSE = -Inf
+ * Numerics  scores, m, l, o in f32; empty row: O = 0, LSE = -Inf. Sums at three
+ *           levels, lest errors grow with Lk: a key tile, a span of SPAN key tiles,
+ *           the total, which is compensated (move)
  * Scratch   of one thread, in floats, in this order (panel = NV * LANES, Dv8 = Dv
  *           rounded up to 8, rows = tile_k rounded up to 8; nothing is allocated):
  *               per panel of the tile:  q [D][panel], o [Dv8][panel],
- *                                       m [panel], l [panel]
+ *                                       m [panel], l [panel], totals of o, m, l
  *               scores [rows][panel], V [Dv8 / 4][rows + 4][4], one row of V [Dv8],
  *               K [rows][D]
- *           = roundup(tile_q, panel) * (D + Dv8 + 2) + rows * (panel + D + Dv8) + 5 * Dv8
+ *           = roundup(tile_q, panel) * (D + 2 * Dv8 + 4) + rows * (panel + D + Dv8)
+ *             + 5 * Dv8
  *           (4 rows more: a power of two between blocks would share few cache sets)
  * Tunables  LANES, NV (2 or 3), MR (4 or 8): f32 lanes, vectors of a panel, rows or
  *           values per register block; set per level by src/host/meson.build
@@ -58,6 +61,7 @@ static panel_fold_fn *const folds[NV] = { panel_fold_1, panel_fold_2 };
 #define JOIN(a, b) JOIN2(a, b)
 #define PANEL (NV * LANES)
 #define AHEAD 8            /* rows fetched ahead of the one being taken */
+#define SPAN 16            /* key tiles summed before they move to the total */
 
 /* One unit of work: a tile of queries of one head, and this thread's scratch. */
 typedef struct unit {
@@ -69,6 +73,12 @@ typedef struct unit {
     int64_t v_block;           /* elements from one block of V to the next    */
     float *panels, *scores, *v, *v_row, *k;
 } unit;
+
+/* Floats of a panel for one query. */
+static int64_t panel_floats(const attn_host_softmax *s)
+{
+    return s->dim_qk + 2 * attn_round_up(s->dim_v, 8) + 4;
+}
 
 static unit unit_make(const attn_host_softmax *s, int64_t n, float *scratch)
 {
@@ -84,7 +94,7 @@ static unit unit_make(const attn_host_softmax *s, int64_t n, float *scratch)
     };
 
     u.offset = attn_host_offset(s, u.keys);
-    u.scores = u.panels + attn_round_up(s->tile_q, PANEL) * (s->dim_qk + u.dim_v8 + 2);
+    u.scores = u.panels + attn_round_up(s->tile_q, PANEL) * panel_floats(s);
     u.v = u.scores + u.rows * PANEL;
     u.v_row = u.v + u.dim_v8 / VB * u.v_block;
     u.k = u.v_row + u.dim_v8;
@@ -95,14 +105,16 @@ static unit unit_make(const attn_host_softmax *s, int64_t n, float *scratch)
  * that a single query costs one vector and not NV. */
 static panel panel_at(const unit *u, int x)
 {
-    int64_t dims = u->s->dim_qk + u->dim_v8 + 2;
     int queries = (int)attn_min(PANEL, u->queries - x * PANEL);
     int vectors = (queries + LANES - 1) / LANES;
-    vf *q = (vf *)(u->panels + x * PANEL * dims);
+    vf *q = (vf *)(u->panels + x * PANEL * panel_floats(u->s));
     vf *o = q + u->s->dim_qk * vectors, *m = o + u->dim_v8 * vectors;
+    vf *total_o = m + 2 * vectors, *total_m = total_o + u->dim_v8 * vectors;
 
-    return (panel){ .q = q, .o = o, .m = m, .l = m + vectors, .vectors = vectors,
-                    .queries = queries, .first = u->first + x * PANEL };
+    return (panel){ .q = q, .o = o, .m = m, .l = m + vectors, .total_o = total_o,
+                    .total_m = total_m, .total_l = total_m + vectors,
+                    .vectors = vectors, .queries = queries,
+                    .first = u->first + x * PANEL };
 }
 
 static void panel_start(const unit *u, const panel *p)
@@ -123,10 +135,40 @@ static void panel_start(const unit *u, const panel *p)
         }
     }
     for (int64_t d = 0; d < u->dim_v8 * p->vectors; d++)
-        p->o[d] = vf_set(0);
+        p->o[d] = p->total_o[d] = vf_set(0);
     for (int v = 0; v < p->vectors; v++) {
-        p->m[v] = vf_set(-INFINITY);
-        p->l[v] = vf_set(0);
+        p->m[v] = p->total_m[v] = vf_set(-INFINITY);
+        p->l[v] = p->total_l[v] = vf_set(0);
+    }
+}
+
+/* total = total * alpha + part, dropping the old total where alpha is 0 (see `value`
+ * in panel_fold.h). What the rounding took away stays in `part`, for the next time,
+ * but only if too little to change the total now: to move twice is then to move once,
+ * and nothing stays of what is not finite. */
+static inline void move(vf *total, vf *part, vf alpha)
+{
+    vf old = vf_keep(alpha != 0.0f, *total) * alpha, sum = old + *part;
+    vf rest = *part - (sum - old);
+
+    *part = vf_keep(sum + rest == sum, rest);
+    *total = sum;
+}
+
+/* Moves the sums of a span of key tiles to the totals. */
+static void panel_total(const unit *u, const panel *p)
+{
+    const float log2e = 0x1.715476p0f;
+    bool want_o = u->s->o.type != ATTN_TYPE_NONE;
+
+    for (int v = 0; v < p->vectors; v++) {
+        vf base = vf_keep(p->m[v] != -INFINITY, p->m[v]);
+        vf alpha = vf_exp2((p->total_m[v] - base) * log2e);
+
+        p->total_m[v] = p->m[v];
+        move(&p->total_l[v], &p->l[v], alpha);
+        for (int64_t d = v; want_o && d < u->dim_v8 * p->vectors; d += p->vectors)
+            move(&p->total_o[d], &p->o[d], alpha);
     }
 }
 
@@ -134,18 +176,18 @@ static void panel_finish(const unit *u, const panel *p)
 {
     const attn_host_softmax *s = u->s;
     int lanes = p->vectors * LANES;
-    const float *m = (const float *)p->m, *l = (const float *)p->l;
+    const float *m = (const float *)p->total_m, *l = (const float *)p->total_l;
     bool want_o = s->o.type != ATTN_TYPE_NONE;
 
     for (int v = 0; want_o && v < p->vectors; v++) {
-        vi some = p->l[v] != 0.0f;
-        for (int64_t d = 0; d < s->dim_v; d++)
-            p->o[d * p->vectors + v] = vf_keep(some, p->o[d * p->vectors + v] / p->l[v]);
+        vi some = p->total_l[v] != 0.0f;
+        for (int64_t d = v; d < s->dim_v * p->vectors; d += p->vectors)
+            p->total_o[d] = vf_keep(some, p->total_o[d] / p->total_l[v]);
     }
     for (int x = 0; x < p->queries; x++) {
         if (want_o)
             attn_row_store(&s->o, attn_row_at(&s->o, u->b, u->h, p->first + x),
-                           (const float *)p->o + x, lanes, s->dim_v);
+                           (const float *)p->total_o + x, lanes, s->dim_v);
         if (s->lse.type != ATTN_TYPE_NONE)
             ((float *)s->lse.data)[attn_row_at(&s->lse, u->b, u->h, p->first + x)] =
                 l[x] == 0 ? -INFINITY : (float)(m[x] + log(l[x]));
@@ -215,8 +257,8 @@ static void key_tile(const unit *u, int64_t j, int n)
     }
 }
 
-/* Key tiles begin at multiples of tile_k, so that a row's bits do not depend on
- * which other queries share its tile. */
+/* Key tiles begin at multiples of tile_k and spans end at multiples of SPAN tiles, so
+ * that a row's bits do not depend on which other queries share its tile. */
 static void unit_run(const attn_host_softmax *s, int64_t n, float *scratch)
 {
     unit u = unit_make(s, n, scratch);
@@ -229,9 +271,14 @@ static void unit_run(const attn_host_softmax *s, int64_t n, float *scratch)
     for (int64_t j = r.first, next; j < r.end; j = next) {
         next = attn_min(attn_round_down(j, s->tile_k) + s->tile_k, r.end);
         key_tile(&u, j, (int)(next - j));
+        for (int x = 0; next % (SPAN * s->tile_k) == 0 && x * PANEL < u.queries; x++) {
+            panel p = panel_at(&u, x);
+            panel_total(&u, &p);
+        }
     }
     for (int x = 0; x * PANEL < u.queries; x++) {
         panel p = panel_at(&u, x);
+        panel_total(&u, &p);
         panel_finish(&u, &p);
     }
 }

@@ -16,7 +16,7 @@ enum {
 
 /* Scratch of one thread, in floats, as src/host/softmax_fwd_tile.c lays it out. */
 typedef struct scratch {
-    int64_t q, o, state, scores, k, v;
+    int64_t q, o, total, state, scores, k, v;
 } scratch;
 
 static scratch scratch_of(const attn_problem *p, int64_t panel, int64_t br, int64_t bc)
@@ -24,19 +24,20 @@ static scratch scratch_of(const attn_problem *p, int64_t panel, int64_t br, int6
     const int64_t queries = attn_round_up(br, panel), rows = attn_round_up(bc, 8);
     const int64_t dv8 = attn_round_up(p->dv, 8);
 
-    return (scratch){ .q = queries * p->d, .o = queries * dv8, .state = queries * 2,
-                      .scores = rows * panel, .k = rows * p->d, .v = (rows + 5) * dv8 };
+    return (scratch){ .q = queries * p->d, .o = queries * dv8, .total = queries * dv8,
+                      .state = queries * 4, .scores = rows * panel, .k = rows * p->d,
+                      .v = (rows + 5) * dv8 };
 }
 
 static int64_t sum(scratch s)
 {
-    return s.q + s.o + s.state + s.scores + s.k + s.v;
+    return s.q + s.o + s.total + s.state + s.scores + s.k + s.v;
 }
 
 /* Keys by the published rule for half of the core's cache; queries in whole panels,
- * as many as keep Q and O in three quarters of it. The bits of a row depend on bc
- * but not on br: bc comes from head sizes and cache alone, br may follow the number
- * of tiles. */
+ * as many as keep Q and O in three quarters of it (the total is seldom touched). The
+ * bits of a row depend on bc but not on br: bc comes from head sizes and cache alone,
+ * br may follow the number of tiles. */
 static scratch find_tile(const attn_problem *p, const attn_caps *c, int64_t *br, int64_t *bc)
 {
     const int64_t panel = attn_max(c->subgroup, 1);   /* of queries, in registers */
@@ -84,6 +85,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
                        "of a panel stay in the first cache";
     attn_choice_budget(out, "q, transposed", 4 * s.q);
     attn_choice_budget(out, "o, in f32", 4 * s.o);
+    attn_choice_budget(out, "o of all key tiles before, in f32", 4 * s.total);
     attn_choice_budget(out, "row states", 4 * s.state);
     attn_choice_budget(out, "scores of one panel", 4 * s.scores);
     attn_choice_budget(out, "k rows in f32", 4 * s.k);

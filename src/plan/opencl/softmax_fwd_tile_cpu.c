@@ -22,7 +22,7 @@ typedef struct tile {
 
 /* Local memory, line by line, as the kernel declares it. */
 typedef struct budget {
-    int64_t q, o, scores, rows, k, v;
+    int64_t q, o, total, scores, rows, k, v;
 } budget;
 
 static budget budget_of(const attn_problem *p, const tile *t)
@@ -33,15 +33,22 @@ static budget budget_of(const attn_problem *p, const tile *t)
     const bool v_direct = f32 && p->layout[ATTN_TENSOR_V] != ATTN_LAYOUT_ANY;
 
     return (budget){
-        .q = 4 * t->br * p->d, .o = 4 * t->br * dvp, .scores = 4 * bcp * t->nv * t->vw,
-        .rows = 8 * t->br, .k = 4 * (k_direct ? 1 : t->bc * p->d),
+        .q = 4 * t->br * p->d, .o = 4 * t->br * dvp, .total = 4 * t->br * dvp,
+        .scores = 4 * bcp * t->nv * t->vw, .rows = 16 * t->br,
+        .k = 4 * (k_direct ? 1 : t->bc * p->d),
         .v = 4 * (v_direct ? 1 : t->bc * p->dv),
     };
 }
 
 static int64_t sum(budget b)
 {
-    return b.q + b.o + b.scores + b.rows + b.k + b.v;
+    return b.q + b.o + b.total + b.scores + b.rows + b.k + b.v;
+}
+
+/* The total is seldom touched: it need not stay in the core's own caches. */
+static bool fits(budget b, const attn_caps *c)
+{
+    return sum(b) <= c->fast_bytes - RESERVE && sum(b) - b.total <= MOST_BYTES;
 }
 
 /* Whether a tile has panels, or a panel has vectors, that no query fills. */
@@ -59,7 +66,6 @@ static bool empty_lanes(const attn_problem *p, const tile *t, int64_t panels)
 static bool find_tile(const attn_problem *p, const attn_caps *c, tile *t)
 {
     static const int64_t keys[] = { 64, 16, 4 };
-    const int64_t bytes = attn_min(c->fast_bytes - RESERVE, MOST_BYTES);
     const int64_t widest = c->vector_width >= 16 ? 16 : c->vector_width >= 8 ? 8 : 4;
 
     for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
@@ -68,7 +74,7 @@ static bool find_tile(const attn_problem *p, const attn_caps *c, tile *t)
                 for (int64_t panels = MOST_PANELS; panels >= 1; panels--) {
                     *t = (tile){ .vw = vw, .nv = nv, .mr = vw == 16 ? 8 : 4,
                                  .br = panels * nv * vw, .bc = keys[k] };
-                    if (!empty_lanes(p, t, panels) && sum(budget_of(p, t)) <= bytes)
+                    if (!empty_lanes(p, t, panels) && fits(budget_of(p, t), c))
                         return true;
                 }
     return false;
@@ -112,6 +118,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
                        "K and V from the cache; bc: scores of a panel stay in the first cache";
     attn_choice_budget(out, "q, transposed", b.q);
     attn_choice_budget(out, "o, in f32", b.o);
+    attn_choice_budget(out, "o of all key tiles before, in f32", b.total);
     attn_choice_budget(out, "scores of one panel", b.scores);
     attn_choice_budget(out, "row states", b.rows);
     attn_choice_budget(out, "k rows in f32 (none for contiguous f32)", b.k);
