@@ -218,6 +218,34 @@ static void packed_rows_are_no_overlap(void **state)
     free(rows);
 }
 
+/* O in f32 with the LSE behind each of its rows is the same thing. */
+static void an_output_between_the_rows_of_another(void **state)
+{
+    fixture *f = *state;
+    float *rows = calloc(B * HQ * LQ, (DV + 4) * sizeof(float));
+    const int64_t row = DV + 4;
+
+    assert_non_null(rows);
+    KEEP(a.o.data = rows; a.lse.data = rows + DV;
+         a.o.stride[0] = a.lse.stride[0] = HQ * LQ * row;
+         a.o.stride[1] = a.lse.stride[1] = LQ * row; a.o.stride[2] = a.lse.stride[2] = row);
+    free(rows);
+}
+
+/* A call that succeeds leaves the last error alone. */
+static void success_leaves_the_error_alone(void **state)
+{
+    fixture *f = *state;
+    attn_softmax_desc desc;
+    char text[2048];
+
+    check_error(attn_softmax_parse("nonsense", &desc), ATTN_ERR_INVALID, "nonsense");
+    check_ok(attn_softmax_parse("softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,softcap=3", &desc));
+    check_ok(attn_softmax_explain(f->ctx, &desc, NULL, text, sizeof text, NULL));
+    assert_non_null(strstr(text, "no variant takes it"));
+    assert_non_null(strstr(attn_last_error(), "nonsense"));
+}
+
 static void workspaces(void **state)
 {
     fixture *f = *state;
@@ -300,6 +328,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(memory, start, stop),
         cmocka_unit_test_setup_teardown(outputs_have_memory_of_their_own, start, stop),
         cmocka_unit_test_setup_teardown(packed_rows_are_no_overlap, start, stop),
+        cmocka_unit_test_setup_teardown(an_output_between_the_rows_of_another, start, stop),
+        cmocka_unit_test_setup_teardown(success_leaves_the_error_alone, start, stop),
         cmocka_unit_test_setup_teardown(workspaces, start, stop),
         cmocka_unit_test_setup_teardown(what_the_plan_was_not_made_for, start, stop),
         cmocka_unit_test_setup_teardown(host_lengths_are_checked_in_the_one_call_form,

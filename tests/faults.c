@@ -273,6 +273,65 @@ static void weights_of_zero(attn_ctx *ctx, const char *variant)
     trial_free(&t);
 }
 
+/* Any finite scale: the product with a small q must not overflow on the way. */
+static void huge_scales(attn_ctx *ctx, const char *variant)
+{
+    static const struct {
+        float scale, q, k;
+    } cases[] = {
+        { 3e38f, 1e-19f, 1e-19f },
+        { 2.4e38f, 1e-38f, 1 },
+        { 1e10f, 1e30f, 1e-38f },
+        { -3e38f, 1e-19f, 1e-19f },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        trial t, want;
+
+        for (int r = 0; r < 2; r++) {
+            trial *x = r ? &want : &t;
+            trial_make(x, r ? contexts[n_devices - 1] : ctx,
+                       r ? "softmax_fwd_reference" : variant,
+                       "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk20,d16,scale=1");
+            x->desc.scale = cases[i].scale;
+            for (int64_t e = 0; e < x->nq; e++)
+                x->q[e] *= cases[i].q;
+            for (int64_t e = 0; e < x->nk; e++)
+                x->k[e] *= cases[i].k;
+            trial_run(x);
+        }
+        for (int64_t e = 0; e < t.no; e++)
+            near(&t, "o", e, t.o[e], want.o[e], 1e-4);
+        for (int64_t e = 0; e < t.nlse; e++)
+            near(&t, "lse", e, t.lse[e], want.lse[e], 1e-4 * fmax(1, fabs(want.lse[e])));
+        trial_free(&t);
+        trial_free(&want);
+    }
+}
+
+/* A broadcast view of more elements than an address space has bytes, and nothing
+ * to compute from it. */
+static void views_of_2_to_the_62(attn_ctx *ctx, const char *variant)
+{
+    const attn_softmax_desc d = { .size = sizeof d,
+                                  .type = ATTN_F32,
+                                  .batch = 1 << 16,
+                                  .heads_q = 1 << 14,
+                                  .heads_kv = 1 << 14,
+                                  .len_q = 0,
+                                  .len_kv = 1 << 30,
+                                  .dim_qk = 4 };
+    const int64_t size[4] = { 1 << 16, 1 << 14, 1 << 30, 4 }, none[4] = { 0 };
+    const attn_options o = { .size = sizeof o, .variant = variant };
+    float one = 1;
+    attn_args a = { .size = sizeof a };
+
+    a.q = a.o = attn_tensor_bhld(NULL, ATTN_F32, 1 << 16, 1 << 14, 0, 4);
+    a.k = a.v = attn_tensor_strided(&one, ATTN_F32, size, none);
+    a.k.data_bytes = a.v.data_bytes = sizeof one;
+    check_ok(attn_softmax_forward_host_args(ctx, &d, &o, &a));
+}
+
 /* D1, D2, D3: the matrices of the header, element by element: key j has the
  * value 4^j, so a mean of visible values names them. */
 static void alignments(attn_ctx *ctx, const char *variant)
@@ -503,6 +562,8 @@ EACH(nothing_behind_the_last_key, "softmax_fwd:f32,b1,hq1,hkv1,lq3,lk200,d16,lse
 EACH(large_f16, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk7,d128,lse")
 EACH(equal_scores, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk65537,d4,lse")
 EACH(weights_of_zero, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk300,d4,lse")
+EACH(huge_scales, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk20,d16,scale=1,lse")
+EACH(views_of_2_to_the_62, "softmax_fwd:f32,b65536,hq16384,hkv16384,lq0,lk1073741824,d4")
 EACH(alignments, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk5,d4,causal,lse")
 EACH(bottom_right_with_lengths,
      "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d4,causal,align=br,lens")
@@ -669,6 +730,8 @@ int main(void)
         cmocka_unit_test(test_large_f16),
         cmocka_unit_test(test_equal_scores),
         cmocka_unit_test(test_weights_of_zero),
+        cmocka_unit_test(test_huge_scales),
+        cmocka_unit_test(test_views_of_2_to_the_62),
         cmocka_unit_test(test_alignments),
         cmocka_unit_test(test_bottom_right_with_lengths),
         cmocka_unit_test(test_windows_that_are_causal_or_nothing),

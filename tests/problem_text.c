@@ -2,6 +2,7 @@
 /* tests/problem_text.c: problems as text: round trip, canonical form, positions. */
 #include "tests/check.h"
 
+#include <locale.h>
 #include <string.h>
 
 #include <attn/attn.h>
@@ -134,6 +135,34 @@ static void short_buffers_cut_the_text(void **state)
     check_error(attn_softmax_parse("x", NULL), ATTN_ERR_INVALID, "desc is NULL");
 }
 
+/* Texts travel between machines: the point is a point in every locale. */
+static void numbers_do_not_depend_on_the_locale(void **state)
+{
+    static const float numbers[] = { 0.5f,  -0.25f,          1e-38f, 3.4028235e38f,
+                                     0.1f,  1.17549435e-38f, 1e-45f, 12345.678f,
+                                     1e10f, 16777216.0f };
+    static const char *const locales[] = { "C", "de_DE.UTF-8", "de_DE.utf8",
+                                           "fr_FR.UTF-8" };
+
+    (void)state;
+    for (size_t l = 0; l < sizeof locales / sizeof locales[0]; l++) {
+        if (!setlocale(LC_ALL, locales[l]))
+            continue;
+        for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+            attn_softmax_desc desc, again;
+            char text[256];
+
+            check_ok(attn_softmax_parse("softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,scale=0.5",
+                                        &desc));
+            desc.scale = numbers[i];
+            check_ok(attn_softmax_text(&desc, text, sizeof text, NULL));
+            check_ok(attn_softmax_parse(text, &again));
+            assert_memory_equal(&again.scale, &numbers[i], sizeof numbers[i]);
+        }
+    }
+    setlocale(LC_ALL, "C");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -141,6 +170,7 @@ int main(void)
         cmocka_unit_test(fields_in_any_order_become_canonical),
         cmocka_unit_test(what_is_no_problem_is_named_with_its_position),
         cmocka_unit_test(short_buffers_cut_the_text),
+        cmocka_unit_test(numbers_do_not_depend_on_the_locale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

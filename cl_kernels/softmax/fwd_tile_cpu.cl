@@ -135,15 +135,13 @@ static inline void load_rows(__local float *to, const __global ELEM *x,
 static inline void load_queries(__local float *q, const attn_kparams *p,
                                 const attn_rows *rows, int i, int n)
 {
-    float factor = score_q_factor(p);
-
     for (int c = 0; c < CEIL_DIV(n, NR) * NR; c++) {
         __local float *to = q + (c / NR) * D * NR + c % NR;
         long row = address_row(rows, i + min(c, n - 1));
 
         for (int d = 0; d < D; d++)
             to[d * NR] = c < n
-                ? factor * elem_load(p->q, address_elem(rows, row, d, CONTIG_Q)) : 0.0f;
+                ? elem_load(p->q, address_elem(rows, row, d, CONTIG_Q)) : 0.0f;
     }
 }
 

@@ -90,7 +90,7 @@ static inline float4 load4(const __global ELEM *x, long i)
  * without being read. */
 static inline void stage(__local float *to, int pitch, int height, int width,
                          const __global ELEM *x, const attn_rows *rows, int j, int n,
-                         int d, int depth, int contig, float factor)
+                         int d, int depth, int contig)
 {
     const int wide = VEC == 4 && contig && depth % 4 == 0;
     const int step = wide ? 4 : 1, columns = width / step;
@@ -102,10 +102,10 @@ static inline void stage(__local float *to, int pitch, int height, int width,
 
         if (wide)
             *(__local float4 *)(to + r * pitch + c) =
-                inside ? factor * load4(x, row + d + c) : (float4)(0.0f);
+                inside ? load4(x, row + d + c) : (float4)(0.0f);
         else
             to[r * pitch + c] = inside
-                ? factor * elem_load(x, address_elem(rows, row, d + c, contig)) : 0.0f;
+                ? elem_load(x, address_elem(rows, row, d + c, contig)) : 0.0f;
     }
 }
 
@@ -286,7 +286,6 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     const attn_rows v_rows = ADDRESS_ROWS(&p, v, b, address_head_kv(&p, h));
     const attn_rows o_rows = ADDRESS_ROWS(&p, o, b, h);
     const attn_score at = score_run(&p, keys, i0);
-    const float q_factor = score_q_factor(&p);
     const int at_runs = p.len_q >> 31;       /* 0, see end_run() */
     float4 sum[RM][RV];
     attn_row row[RM];
@@ -304,7 +303,7 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     if (TYPE == TYPE_F32)
         init_runs(&runs, at_runs);
     if (Q_WHOLE)
-        stage(q_tile, QP, BM, QP - 4, p.q, &q_rows, i0, queries, 0, D, CONTIG_Q, q_factor);
+        stage(q_tile, QP, BM, QP - 4, p.q, &q_rows, i0, queries, 0, D, CONTIG_Q);
 
     for (int j0 = any.first, n; j0 < any.end; j0 += n) {
         const int masked = j0 < all.first || all.end - j0 < BN;
@@ -320,9 +319,8 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
         for (int d = 0; d < D; d += DC) {
             barrier(CLK_LOCAL_MEM_FENCE);    /* what is overwritten has been read */
             if (!Q_WHOLE)
-                stage(q_tile, QP, BM, DC, p.q, &q_rows, i0, queries, d, D, CONTIG_Q,
-                      q_factor);
-            stage(kv_tile, KP, BN, DC, p.k, &k_rows, j0, n, d, D, CONTIG_K, 1.0f);
+                stage(q_tile, QP, BM, DC, p.q, &q_rows, i0, queries, d, D, CONTIG_Q);
+            stage(kv_tile, KP, BN, DC, p.k, &k_rows, j0, n, d, D, CONTIG_K);
             barrier(CLK_LOCAL_MEM_FENCE);
             add_scores(s, q_tile + ty * QP + (Q_WHOLE ? d : 0), kv_tile + tx * KP);
         }
@@ -362,7 +360,7 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
         }
         for (int j = 0; j < n; j += JC) {
             barrier(CLK_LOCAL_MEM_FENCE);
-            stage(kv_tile, VP, JC, VP, p.v, &v_rows, j0 + j, n - j, 0, DV, CONTIG_V, 1.0f);
+            stage(kv_tile, VP, JC, VP, p.v, &v_rows, j0 + j, n - j, 0, DV, CONTIG_V);
             barrier(CLK_LOCAL_MEM_FENCE);
             add_values(sum, w_tile + ty * PP + j, kv_tile + tx * 4);
         }

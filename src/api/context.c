@@ -55,13 +55,16 @@ void attn_env_read(attn_env_storage *s)
 /* How many devices a back end has; 0, with the reason, if it can't be asked. */
 static int count_of(const attn_backend *b, const attn_env *env, char *reason, size_t cap)
 {
+    attn_error_text before;
     int n = 0;
 
     reason[0] = '\0';
+    attn_error_save(&before);
     if (b->count(env, &n, reason, cap) != ATTN_OK) {
         snprintf(reason, cap, "%.255s", attn_last_error());
-        return 0;
+        n = 0;
     }
+    attn_error_restore(&before);
     return n;
 }
 
@@ -122,9 +125,11 @@ static int rank(const attn_backend *b, const attn_device_info *info)
 static attn_status find_auto(const attn_env *env, const attn_backend **out, int *index)
 {
     attn_device_info info;
+    attn_error_text before;
     char reason[256];
     int best = -1;
 
+    attn_error_save(&before);
     for (int i = 0; i < N_BACKENDS; i++) {
         const int n = count_of(backends[i], env, reason, sizeof reason);
         for (int k = 0; k < n; k++) {
@@ -139,6 +144,7 @@ static attn_status find_auto(const attn_env *env, const attn_backend **out, int 
             }
         }
     }
+    attn_error_restore(&before);
     if (best < 0)
         return attn_fail(ATTN_ERR_NO_DEVICE, "selector = \"auto\": no device at all");
     return ATTN_OK;

@@ -102,10 +102,6 @@ attn_status attn_execute_on(const attn_plan *plan, const attn_args *from,
 
     if (!plan)
         return attn_fail(ATTN_ERR_INVALID, "plan is NULL");
-    if (plan->ctx->borrowed && !stream->queue)
-        return attn_fail(ATTN_ERR_INVALID,
-                         "stream is NULL, want a queue: the context was made "
-                         "from the caller's objects and has none of its own");
     if ((st = attn_args_read(&args, from)) != ATTN_OK ||
         (st = attn_args_check(plan->ctx, &plan->problem, &args, true, &len_q, &len_kv)) !=
             ATTN_OK ||
@@ -119,16 +115,34 @@ attn_status attn_execute_on(const attn_plan *plan, const attn_args *from,
                                       plan->kernel, plan->choice.step, &call, stream);
 }
 
+/* A context of the caller's objects has a queue only for copies and tests. */
+static attn_status check_stream(const attn_plan *plan, const void *stream)
+{
+    if (plan && plan->ctx->borrowed && !stream)
+        return attn_fail(ATTN_ERR_INVALID,
+                         "stream is NULL, want a queue: the context was made "
+                         "from the caller's objects and has none of its own");
+    return ATTN_OK;
+}
+
 attn_status attn_execute(const attn_plan *plan, const attn_args *args, void *stream)
 {
+    const attn_status st = check_stream(plan, stream);
+
+    if (st != ATTN_OK)
+        return st;
     return attn_execute_on(plan, args, &(attn_stream){ .queue = stream });
 }
 
 attn_status attn_execute_timed(const attn_plan *plan, const attn_args *args, void *stream,
                                uint64_t *ns)
 {
+    attn_status st;
+
     if (!ns)
         return attn_fail(ATTN_ERR_INVALID, "ns is NULL");
     *ns = 0;
+    if ((st = check_stream(plan, stream)) != ATTN_OK)
+        return st;
     return attn_execute_on(plan, args, &(attn_stream){ .queue = stream, .ns = ns });
 }

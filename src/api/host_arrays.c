@@ -9,8 +9,9 @@
 
 /* A host tensor and its contiguous copy on the device. */
 typedef struct mirror {
-    const attn_tensor *host;
+    attn_tensor host; /* broadcast dimensions (stride 0) count 1 */
     attn_tensor *device;
+    size_t bytes; /* of the copy */
     bool output;
     attn_layout *layout; /* of the problem; NULL: it has none there */
 } mirror;
@@ -29,10 +30,16 @@ static bool contiguous(const attn_tensor *t)
     return true;
 }
 
-static size_t bytes_of(const attn_tensor *t)
+/* false if they are more than an address reaches. */
+static bool bytes_of(const attn_tensor *t, size_t *bytes)
 {
-    return (size_t)(t->size[0] * t->size[1] * t->size[2] * t->size[3]) *
-           attn_type_bytes(t->type);
+    int64_t n = (int64_t)attn_type_bytes(t->type);
+
+    for (int i = 0; i < 4; i++)
+        if (!attn_mul(n, t->size[i], &n))
+            return false;
+    *bytes = (size_t)n;
+    return true;
 }
 
 /* Copies a view to or from contiguous memory, a row at a time. */
@@ -59,42 +66,39 @@ static void copy_rows(const attn_tensor *t, char *packed, bool pack)
             }
 }
 
+static char *first_byte(const attn_tensor *t)
+{
+    return (char *)t->data + t->offset * (int64_t)attn_type_bytes(t->type);
+}
+
 static attn_status upload(attn_ctx *ctx, const mirror *m)
 {
-    const size_t bytes = bytes_of(m->host);
-    const char *from = (const char *)m->host->data +
-                       m->host->offset * (int64_t)attn_type_bytes(m->host->type);
     char *packed = NULL;
     attn_status st;
 
-    if (!contiguous(m->host)) {
-        if (!(packed = malloc(bytes)))
-            return attn_fail(ATTN_ERR_NO_MEMORY, "packing an input: %zu bytes", bytes);
-        copy_rows(m->host, packed, true);
-        from = packed;
-    }
-    st = attn_memory_upload(ctx, m->device->data, 0, from, bytes);
+    if (contiguous(&m->host))
+        return attn_memory_upload(ctx, m->device->data, 0, first_byte(&m->host), m->bytes);
+    if (!(packed = malloc(m->bytes)))
+        return attn_fail(ATTN_ERR_NO_MEMORY, "packing an input: %zu bytes", m->bytes);
+    copy_rows(&m->host, packed, true);
+    st = attn_memory_upload(ctx, m->device->data, 0, packed, m->bytes);
     free(packed);
     return st;
 }
 
 static attn_status download(attn_ctx *ctx, const mirror *m)
 {
-    const size_t bytes = bytes_of(m->host);
     char *packed = NULL;
     attn_status st;
 
-    if (contiguous(m->host))
-        return attn_memory_download(ctx,
-                                    (char *)m->host->data +
-                                        m->host->offset *
-                                            (int64_t)attn_type_bytes(m->host->type),
-                                    m->device->data, 0, bytes);
-    if (!(packed = malloc(bytes)))
-        return attn_fail(ATTN_ERR_NO_MEMORY, "unpacking an output: %zu bytes", bytes);
-    st = attn_memory_download(ctx, packed, m->device->data, 0, bytes);
+    if (contiguous(&m->host))
+        return attn_memory_download(ctx, first_byte(&m->host), m->device->data, 0,
+                                    m->bytes);
+    if (!(packed = malloc(m->bytes)))
+        return attn_fail(ATTN_ERR_NO_MEMORY, "unpacking an output: %zu bytes", m->bytes);
+    st = attn_memory_download(ctx, packed, m->device->data, 0, m->bytes);
     if (st == ATTN_OK)
-        copy_rows(m->host, packed, false);
+        copy_rows(&m->host, packed, false);
     free(packed);
     return st;
 }
@@ -155,32 +159,69 @@ static attn_status run(attn_ctx *ctx, const attn_problem *problem, const char *v
     return st;
 }
 
+/* What a mirror stores, and the device's view of it: a broadcast dimension stays
+ * one. */
+static attn_status mirror_make(mirror *m)
+{
+    const attn_tensor host = m->host;
+    attn_tensor *d = m->device;
+
+    for (int i = 0; i < 4; i++)
+        if (host.stride[i] == 0 && host.size[i] > 1)
+            m->host.size[i] = 1;
+    *d = attn_tensor_bhld(NULL, host.type, m->host.size[0], m->host.size[1],
+                          m->host.size[2], m->host.size[3]);
+    for (int i = 0; i < 4; i++) {
+        d->stride[i] = m->host.size[i] == host.size[i] ? d->stride[i] : 0;
+        d->size[i] = host.size[i];
+    }
+    if (m->layout)
+        *m->layout = layout_of(d, 0);
+    if (!bytes_of(&m->host, &m->bytes))
+        return attn_fail(ATTN_ERR_NO_MEMORY, "a copy of %lld x %lld x %lld x %lld elements",
+                         (long long)host.size[0], (long long)host.size[1],
+                         (long long)host.size[2], (long long)host.size[3]);
+    return ATTN_OK;
+}
+
+/* Nothing is written: then nothing is copied either, but the answer to an
+ * unsupported problem stays the same. */
+static attn_status plan_only(attn_ctx *ctx, const attn_problem *p, const char *variant)
+{
+    attn_plan *plan = NULL;
+    const attn_status st = attn_plan_problem(ctx, p, variant, &plan);
+
+    attn_plan_destroy(&plan);
+    return st;
+}
+
 static attn_status run_mirrored(attn_ctx *ctx, attn_problem *p, const char *variant,
                                 const attn_args *host)
 {
-    attn_args device = *host;
-    const mirror all[MAX_MIRRORS] = {
-        { &host->q, &device.q, false, &p->layout[ATTN_TENSOR_Q] },
-        { &host->k, &device.k, false, &p->layout[ATTN_TENSOR_K] },
-        { &host->v, &device.v, false, &p->layout[ATTN_TENSOR_V] },
-        { &host->o, &device.o, true, &p->layout[ATTN_TENSOR_O] },
-        { &host->lse, &device.lse, true, NULL },
-        { &host->lens_kv, &device.lens_kv, false, NULL },
+    attn_args device = { .size = sizeof device };
+    mirror all[MAX_MIRRORS] = {
+        { .host = host->q, .device = &device.q, .layout = &p->layout[ATTN_TENSOR_Q] },
+        { .host = host->k, .device = &device.k, .layout = &p->layout[ATTN_TENSOR_K] },
+        { .host = host->v, .device = &device.v, .layout = &p->layout[ATTN_TENSOR_V] },
+        { .host = host->o,
+          .device = &device.o,
+          .layout = &p->layout[ATTN_TENSOR_O],
+          .output = true },
+        { .host = host->lse, .device = &device.lse, .output = true },
+        { .host = host->lens_kv, .device = &device.lens_kv },
     };
     attn_status st = ATTN_OK;
 
-    for (int i = 0; i < MAX_MIRRORS; i++) {
-        const attn_tensor *t = all[i].host;
-        *all[i].device =
-            attn_tensor_bhld(NULL, t->type, t->size[0], t->size[1], t->size[2], t->size[3]);
-        if (all[i].layout)
-            *all[i].layout = layout_of(all[i].device, 0);
-    }
+    if (attn_tensor_empty(&host->o) && attn_tensor_empty(&host->lse))
+        return plan_only(ctx, p, variant);
+    for (int i = 0; i < MAX_MIRRORS && st == ATTN_OK; i++)
+        if (all[i].host.type != ATTN_TYPE_NONE)
+            st = mirror_make(&all[i]);
     for (int i = 0; i < MAX_MIRRORS && st == ATTN_OK; i++) {
         const mirror *m = &all[i];
-        if (m->host->type == ATTN_TYPE_NONE || attn_tensor_empty(m->host))
+        if (m->host.type == ATTN_TYPE_NONE || attn_tensor_empty(&m->host))
             continue;
-        st = attn_memory_alloc(ctx, bytes_of(m->host), &m->device->data);
+        st = attn_memory_alloc(ctx, m->bytes, &m->device->data);
         if (st == ATTN_OK && !m->output)
             st = upload(ctx, m);
     }

@@ -79,8 +79,10 @@ attn_status attn_plan_problem(attn_ctx *ctx, const attn_problem *problem, const 
 {
     attn_plan *plan = calloc(1, sizeof *plan);
     attn_status st = ATTN_OK;
+    attn_error_text before;
     bool again = true;
 
+    attn_error_save(&before);
     if (!plan)
         return attn_fail(ATTN_ERR_NO_MEMORY, "plan: %zu bytes", sizeof *plan);
     plan->ctx = ctx;
@@ -98,6 +100,7 @@ attn_status attn_plan_problem(attn_ctx *ctx, const attn_problem *problem, const 
         attn_plan_destroy(&plan);
         return st;
     }
+    attn_error_restore(&before); /* what was learned on the way is no error */
     *out = plan;
     return ATTN_OK;
 }

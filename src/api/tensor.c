@@ -154,20 +154,24 @@ static attn_status check_operand(const attn_ctx *ctx, const attn_problem *p, ope
 }
 
 /* Views of equal outer strides that lie side by side, as Q, K, V and O do in one
- * packed array: modulo the stride `g` their inner parts must not meet. */
+ * packed array: modulo the stride `g`, in bytes, their inner parts must not meet.
+ * `shift` is how far b starts behind a. */
 static bool side_by_side(const attn_tensor *a, const attn_tensor *b, int64_t g,
                          int64_t shift)
 {
     const attn_tensor *t[2] = { a, b };
     int64_t low[2] = { 0, shift }, high[2] = { 0, shift };
 
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < 2; k++) {
+        const int64_t elem = (int64_t)attn_type_bytes(t[k]->type);
         for (int i = 0; i < 4; i++) {
-            const int64_t reach = (t[k]->size[i] - 1) * t[k]->stride[i];
-            if (t[k]->size[i] < 2 || t[k]->stride[i] % g == 0)
-                continue;
-            *(reach < 0 ? &low[k] : &high[k]) += reach;
+            const int64_t stride = t[k]->stride[i] * elem;
+            const int64_t reach = (t[k]->size[i] - 1) * stride;
+            if (t[k]->size[i] > 1 && stride % g)
+                *(reach < 0 ? &low[k] : &high[k]) += reach;
         }
+        high[k] += elem - 1;
+    }
     /* b's inner part relative to a's start, in 0 .. g - 1 */
     const int64_t at = ((low[1] - low[0]) % g + g) % g;
     return at > high[0] - low[0] && at + (high[1] - low[1]) < g;
@@ -188,12 +192,10 @@ static bool overlap(const operand *a, const operand *b, bool addresses)
         base_b + (uintptr_t)((b->last + 1) * size_b) <=
             base_a + (uintptr_t)(a->first * size_a))
         return false;
-    if (size_a != size_b)
-        return true;
-    shift = (int64_t)(base_b - base_a) / size_a + b->t->offset - a->t->offset;
+    shift = (int64_t)(base_b - base_a) + b->t->offset * size_b - a->t->offset * size_a;
     for (int i = 0; i < 4; i++) {
-        const int64_t g = llabs(a->t->stride[i]);
-        if (a->t->size[i] > 1 && g > 1 && side_by_side(a->t, b->t, g, shift))
+        const int64_t g = llabs(a->t->stride[i]) * size_a;
+        if (a->t->size[i] > 1 && g > size_a && side_by_side(a->t, b->t, g, shift))
             return false;
     }
     return true;

@@ -130,9 +130,11 @@ attn_status attn_softmax_explain(attn_ctx *ctx, const attn_softmax_desc *desc,
     attn_options o = { .size = sizeof o };
     attn_softmax_desc d;
     attn_problem problem;
+    attn_error_text before;
     attn_text out;
     attn_status st;
 
+    attn_error_save(&before);
     if (!ctx || (cap && !text))
         return attn_fail(ATTN_ERR_INVALID, "%s is NULL", ctx ? "text" : "ctx");
     if (options && !attn_struct_copy(&o, sizeof o, options, options->size, sizeof o))
@@ -146,5 +148,8 @@ attn_status attn_softmax_explain(attn_ctx *ctx, const attn_softmax_desc *desc,
     pthread_mutex_lock(&ctx->lock);
     st = attn_explain(&problem, &ctx->target, o.variant, &out);
     pthread_mutex_unlock(&ctx->lock);
-    return st == ATTN_OK ? finish(&out, len) : st;
+    if (st != ATTN_OK)
+        return st;
+    attn_error_restore(&before); /* "no variant takes it" is an answer here */
+    return finish(&out, len);
 }

@@ -10,9 +10,7 @@
 #define STR(x)  STR_(x)
 
 /* A build log is the longest thing that goes in here; its head says enough. */
-enum { ERROR_BYTES = 8192 };
-
-static _Thread_local char last_error[ERROR_BYTES];
+static _Thread_local char last_error[ATTN_ERROR_BYTES];
 
 const char *attn_version(void)
 {
@@ -50,7 +48,7 @@ const char *attn_last_error(void)
 
 attn_status attn_fail(attn_status status, const char *format, ...)
 {
-    char text[ERROR_BYTES]; /* an argument may be last_error itself */
+    char text[ATTN_ERROR_BYTES]; /* an argument may be last_error itself */
     va_list args;
 
     va_start(args, format);
@@ -69,4 +67,14 @@ attn_status attn_fail_in(attn_status status, const char *format, ...)
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
     return attn_fail(status, "%s: %s", what, last_error);
+}
+
+void attn_error_save(attn_error_text *out)
+{
+    memcpy(out->text, last_error, sizeof out->text);
+}
+
+void attn_error_restore(const attn_error_text *saved)
+{
+    memcpy(last_error, saved->text, sizeof saved->text);
 }

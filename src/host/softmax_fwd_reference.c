@@ -26,26 +26,18 @@ static int64_t at(const attn_tensor *t, int64_t b, int64_t h, int64_t i)
 static double load(const attn_tensor *t, int64_t index)
 {
     switch (t->type) {
-    case ATTN_F16:
-        return attn_f32_from_f16(((const uint16_t *)t->data)[index]);
-    case ATTN_BF16:
-        return attn_f32_from_bf16(((const uint16_t *)t->data)[index]);
-    default:
-        return ((const float *)t->data)[index];
+    case ATTN_F16: return attn_f32_from_f16(((const uint16_t *)t->data)[index]);
+    case ATTN_BF16: return attn_f32_from_bf16(((const uint16_t *)t->data)[index]);
+    default: return ((const float *)t->data)[index];
     }
 }
 
 static void store(const attn_tensor *t, int64_t index, double x)
 {
     switch (t->type) {
-    case ATTN_F16:
-        ((uint16_t *)t->data)[index] = attn_f16_from_f32((float)x);
-        break;
-    case ATTN_BF16:
-        ((uint16_t *)t->data)[index] = attn_bf16_from_f32((float)x);
-        break;
-    default:
-        ((float *)t->data)[index] = (float)x;
+    case ATTN_F16: ((uint16_t *)t->data)[index] = attn_f16_from_f32((float)x); break;
+    case ATTN_BF16: ((uint16_t *)t->data)[index] = attn_bf16_from_f32((float)x); break;
+    default: ((float *)t->data)[index] = (float)x;
     }
 }
 

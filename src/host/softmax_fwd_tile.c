@@ -58,19 +58,19 @@ static panel_fold_fn *const folds[NV] = { panel_fold_1, panel_fold_2 };
 #endif
 
 #define JOIN2(a, b) a##b
-#define JOIN(a, b) JOIN2(a, b)
-#define PANEL (NV * LANES)
-#define AHEAD 8            /* rows fetched ahead of the one being taken */
-#define SPAN 16            /* key tiles summed before they move to the total */
+#define JOIN(a, b)  JOIN2(a, b)
+#define PANEL       (NV * LANES)
+#define AHEAD       8  /* rows fetched ahead of the one being taken */
+#define SPAN        16 /* key tiles summed before they move to the total */
 
 /* One unit of work: a tile of queries of one head, and this thread's scratch. */
 typedef struct unit {
     const attn_host_softmax *s;
-    int64_t b, h, kvh, first;  /* first query                                 */
+    int64_t b, h, kvh, first; /* first query                                 */
     int queries;
-    int64_t keys, offset;      /* keys of the batch, position of query 0      */
+    int64_t keys, offset; /* keys of the batch, position of query 0      */
     int64_t rows, dim_v8;
-    int64_t v_block;           /* elements from one block of V to the next    */
+    int64_t v_block; /* elements from one block of V to the next    */
     float *panels, *scores, *v, *v_row, *k;
 } unit;
 
@@ -86,10 +86,16 @@ static unit unit_make(const attn_host_softmax *s, int64_t n, float *scratch)
     int64_t b = n % heads / s->heads_q, h = n % s->heads_q;
     int64_t first = (tiles - 1 - n / heads) * s->tile_q;
     unit u = {
-        .s = s, .b = b, .h = h, .kvh = h / (s->heads_q / s->heads_kv), .first = first,
+        .s = s,
+        .b = b,
+        .h = h,
+        .kvh = h / (s->heads_q / s->heads_kv),
+        .first = first,
         .queries = (int)attn_min(s->tile_q, s->len_q - first),
-        .keys = attn_host_keys(s, b), .rows = attn_round_up(s->tile_k, 8),
-        .dim_v8 = attn_round_up(s->dim_v, 8), .panels = scratch,
+        .keys = attn_host_keys(s, b),
+        .rows = attn_round_up(s->tile_k, 8),
+        .dim_v8 = attn_round_up(s->dim_v, 8),
+        .panels = scratch,
         .v_block = (attn_round_up(s->tile_k, 8) + 4) * VB,
     };
 
@@ -111,9 +117,15 @@ static panel panel_at(const unit *u, int x)
     vf *o = q + u->s->dim_qk * vectors, *m = o + u->dim_v8 * vectors;
     vf *total_o = m + 2 * vectors, *total_m = total_o + u->dim_v8 * vectors;
 
-    return (panel){ .q = q, .o = o, .m = m, .l = m + vectors, .total_o = total_o,
-                    .total_m = total_m, .total_l = total_m + vectors,
-                    .vectors = vectors, .queries = queries,
+    return (panel){ .q = q,
+                    .o = o,
+                    .m = m,
+                    .l = m + vectors,
+                    .total_o = total_o,
+                    .total_m = total_m,
+                    .total_l = total_m + vectors,
+                    .vectors = vectors,
+                    .queries = queries,
                     .first = u->first + x * PANEL };
 }
 
@@ -290,8 +302,9 @@ void JOIN(attn_host_softmax_fwd_tile_, ATTN_LEVEL)(const attn_host_softmax *s)
 #ifdef _OPENMP
 #pragma omp parallel for num_threads(s->threads) schedule(dynamic)
     for (int64_t n = 0; n < units; n++)
-        unit_run(s, n, (float *)((char *)s->workspace +
-                                 (size_t)omp_get_thread_num() * s->scratch_bytes));
+        unit_run(s, n,
+                 (float *)((char *)s->workspace +
+                           (size_t)omp_get_thread_num() * s->scratch_bytes));
 #else
     for (int64_t n = 0; n < units; n++)
         unit_run(s, n, s->workspace);

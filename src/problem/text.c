@@ -78,9 +78,9 @@ void attn_problem_text(const attn_problem *p, attn_text *text)
         attn_text_add(text, ",window=%lld:%lld", (long long)p->window_left,
                       (long long)p->window_right);
     if (p->scale_given)
-        attn_text_add(text, ",scale=%.9g", (double)p->scale);
+        attn_text_add(text, ",scale="), attn_text_number(text, p->scale);
     if (p->features & ATTN_FEAT_SOFTCAP)
-        attn_text_add(text, ",softcap=%.9g", (double)p->softcap);
+        attn_text_add(text, ",softcap="), attn_text_number(text, p->softcap);
     if (p->features & ATTN_FEAT_LENS_KV)
         attn_text_add(text, ",lens");
     if (p->features & ATTN_FEAT_LSE)
@@ -114,16 +114,6 @@ static bool integer(const char *at, const char *end, int64_t *out)
     errno = 0;
     *out = strtoll(at, &stop, 10);
     return !errno && stop == end;
-}
-
-static bool number(const char *at, const char *end, float *out)
-{
-    char *stop;
-
-    if (at == end || isspace((unsigned char)*at))
-        return false;
-    *out = strtof(at, &stop);
-    return stop == end;
 }
 
 static bool window(const char *at, const char *end, attn_softmax_desc *d)
@@ -228,7 +218,7 @@ static bool read_value(reader *r, int k)
         return integer(value, r->end, (int64_t *)(void *)field) &&
                !(fields[k].field == AT(dim_v) && r->desc.dim_v == 0);
     case INTEGER: return integer(value, r->end, (int64_t *)(void *)field);
-    case NUMBER: return number(value, r->end, (float *)(void *)field);
+    case NUMBER: return attn_number_read(value, r->end, (float *)(void *)field);
     case WINDOW: return window(value, r->end, &r->desc);
     case LAYOUT: return layout(value, r->end, &r->desc);
     case ALIGN:

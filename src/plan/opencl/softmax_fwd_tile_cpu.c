@@ -10,9 +10,9 @@ enum {
     FEATURES = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET | ATTN_FEAT_WINDOW |
                ATTN_FEAT_LENS_KV | ATTN_FEAT_LSE,
     MOST_DIM = 256,
-    RESERVE = 256,             /* bytes that drivers keep of the local memory */
-    MOST_BYTES = 256 * 1024,   /* beyond that a tile leaves the core's own caches */
-    MOST_PANELS = 4            /* more reuse K and V no better, and split the work worse */
+    RESERVE = 256,           /* bytes that drivers keep of the local memory */
+    MOST_BYTES = 256 * 1024, /* beyond that a tile leaves the core's own caches */
+    MOST_PANELS = 4          /* more reuse K and V no better, and split the work worse */
 };
 
 /* The numbers of one instance; vw floats to a vector, nv vectors to a panel. */
@@ -33,8 +33,11 @@ static budget budget_of(const attn_problem *p, const tile *t)
     const bool v_direct = f32 && p->layout[ATTN_TENSOR_V] != ATTN_LAYOUT_ANY;
 
     return (budget){
-        .q = 4 * t->br * p->d, .o = 4 * t->br * dvp, .total = 4 * t->br * dvp,
-        .scores = 4 * bcp * t->nv * t->vw, .rows = 16 * t->br,
+        .q = 4 * t->br * p->d,
+        .o = 4 * t->br * dvp,
+        .total = 4 * t->br * dvp,
+        .scores = 4 * bcp * t->nv * t->vw,
+        .rows = 16 * t->br,
         .k = 4 * (k_direct ? 1 : t->bc * p->d),
         .v = 4 * (v_direct ? 1 : t->bc * p->dv),
     };
@@ -72,8 +75,11 @@ static bool find_tile(const attn_problem *p, const attn_caps *c, tile *t)
         for (int64_t vw = widest; vw >= 4; vw /= 2)
             for (int64_t nv = 3; nv >= 1; nv--)
                 for (int64_t panels = MOST_PANELS; panels >= 1; panels--) {
-                    *t = (tile){ .vw = vw, .nv = nv, .mr = vw == 16 ? 8 : 4,
-                                 .br = panels * nv * vw, .bc = keys[k] };
+                    *t = (tile){ .vw = vw,
+                                 .nv = nv,
+                                 .mr = vw == 16 ? 8 : 4,
+                                 .br = panels * nv * vw,
+                                 .bc = keys[k] };
                     if (!empty_lanes(p, t, panels) && fits(budget_of(p, t), c))
                         return true;
                 }
@@ -111,11 +117,12 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     attn_step_define(step, "MR", t.mr);
     attn_step_define(step, "BR", t.br);
     attn_step_define(step, "BC", t.bc);
-    attn_choice_instance(out, "br%lld,bc%lld,vw%lld,nv%lld,d%lld,dv%lld,%s", (long long)t.br,
-                         (long long)t.bc, (long long)t.vw, (long long)t.nv, (long long)p->d,
-                         (long long)p->dv, attn_type_name(p->type));
-    out->tile_reason = "br: panels of nv x vw queries, one register tile each, as many as reuse "
-                       "K and V from the cache; bc: scores of a panel stay in the first cache";
+    attn_choice_instance(out, "br%lld,bc%lld,vw%lld,nv%lld,d%lld,dv%lld,%s",
+                         (long long)t.br, (long long)t.bc, (long long)t.vw, (long long)t.nv,
+                         (long long)p->d, (long long)p->dv, attn_type_name(p->type));
+    out->tile_reason =
+        "br: panels of nv x vw queries, one register tile each, as many as reuse "
+        "K and V from the cache; bc: scores of a panel stay in the first cache";
     attn_choice_budget(out, "q, transposed", b.q);
     attn_choice_budget(out, "o, in f32", b.o);
     attn_choice_budget(out, "o of all key tiles before, in f32", b.total);

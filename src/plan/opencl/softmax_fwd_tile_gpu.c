@@ -10,7 +10,7 @@ enum {
     FEATURES = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET | ATTN_FEAT_WINDOW |
                ATTN_FEAT_LENS_KV | ATTN_FEAT_LSE,
     MOST_DIM = 256,
-    RESERVE = 256   /* bytes that drivers keep of the local memory; NVIDIA's 16 */
+    RESERVE = 256 /* bytes that drivers keep of the local memory; NVIDIA's 16 */
 };
 
 /* Best first: tx x ty work-items on bm queries x bn keys. The first that keeps the
@@ -18,21 +18,21 @@ enum {
  * ceil(dv / 4 tx) float4s of O in registers, so wide values want fewer queries. */
 typedef struct tile {
     int32_t tx, ty, bm, bn, dv_most;
-    bool cpu;   /* small register tiles: compilers for processors need minutes for more */
+    bool cpu; /* small register tiles: compilers for processors need minutes for more */
 } tile;
 
 static const tile tiles[] = {
     { 16, 8, 64, 64, 128, false },
     { 16, 8, 32, 64, 256, false },
-    { 8, 16, 64, 32, 128, false },   /* 32 KiB */
+    { 8, 16, 64, 32, 128, false }, /* 32 KiB */
     { 16, 8, 32, 32, 256, false },
-    { 8, 4, 16, 32, 128, false },    /* work-groups of 32, or few queries */
+    { 8, 4, 16, 32, 128, false }, /* work-groups of 32, or few queries */
     { 16, 2, 8, 32, 256, false },
     { 8, 4, 16, 16, 128, true },
     { 16, 4, 8, 16, 256, true },
     { 16, 2, 4, 16, 256, true },
     { 4, 4, 8, 8, 256, true },
-    { 1, 1, 1, 4, 256, true },       /* a work-group of one */
+    { 1, 1, 1, 4, 256, true }, /* a work-group of one */
 };
 
 enum { N_TILES = sizeof tiles / sizeof tiles[0] };
@@ -78,7 +78,7 @@ static const tile *find_tile(const attn_problem *p, const attn_caps *c, bool *q_
         if ((c->kind == ATTN_DEVICE_CPU) > t->cpu)
             continue;
         if (t->bm > 16 && t->bm >= 2 * p->lq)
-            continue;   /* half of its queries would not exist */
+            continue; /* half of its queries would not exist */
         *q_whole = sum(budget_of(p, t, true)) <= c->fast_bytes - RESERVE;
         if (*q_whole || sum(budget_of(p, t, false)) <= c->fast_bytes - RESERVE)
             return t;
@@ -134,8 +134,9 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
                          t->bm, t->bn, t->tx, t->ty, (long long)b.dc, (long long)b.jc,
                          q_whole ? ",q" : "", vec, (long long)p->d, (long long)p->dv,
                          attn_type_name(p->type));
-    out->tile_reason = "the first of the list, largest first, that keeps the work-group limit "
-                       "and the local memory";
+    out->tile_reason =
+        "the first of the list, largest first, that keeps the work-group limit "
+        "and the local memory";
     attn_choice_budget(out, q_whole ? "q, the whole tile" : "q, one chunk of columns", b.q);
     attn_choice_budget(out, "a chunk of k or of v", b.kv);
     attn_choice_budget(out, "scores", b.scores);
