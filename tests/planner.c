@@ -327,6 +327,23 @@ static void verdicts_count(void **state)
                 "failed its self-test");
 }
 
+/* A driver that cuts long loops off gets no problem that needs them. */
+static void cut_loops_are_refused(void **state)
+{
+    attn_target t = target_of(3);
+    attn_problem p;
+    attn_choice c;
+
+    (void)state;
+    t.caps.max_loops = 65535;
+    check_ok(attn_problem_parse(&p, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk300,d64"));
+    check_ok(attn_choose(&p, &t, NULL, &c));
+    check_ok(attn_problem_parse(&p, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk65537,d4"));
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "cuts loops off");
+    t.caps.max_loops = 0;
+    check_ok(attn_choose(&p, &t, NULL, &c));
+}
+
 static void explanations_name_what_was_not_chosen(void **state)
 {
     char text[4096];
@@ -380,6 +397,7 @@ int main(void)
         cmocka_unit_test(which_variant_answers),
         cmocka_unit_test(no_window_takes_the_same_path),
         cmocka_unit_test(verdicts_count),
+        cmocka_unit_test(cut_loops_are_refused),
         cmocka_unit_test(explanations_name_what_was_not_chosen),
         cmocka_unit_test(visible_scores_are_counted),
     };

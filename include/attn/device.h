@@ -41,6 +41,8 @@ typedef struct attn_device_info {
     int64_t memory_bytes;
     int64_t max_alloc_bytes; /* of one allocation                             */
     int64_t clock_mhz;       /* highest; 0: not told                          */
+    int64_t max_loops;       /* the driver cuts a kernel's loops off, in silence,
+                                after so many iterations; 0: it does not      */
     char isa[32];            /* host: the instruction level in use            */
 } attn_device_info;
 

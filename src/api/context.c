@@ -192,6 +192,7 @@ attn_caps attn_caps_from_info(const attn_device_info *info)
         .memory_bytes = info->memory_bytes,
         .max_alloc_bytes = info->max_alloc_bytes,
         .clock_mhz = info->clock_mhz,
+        .max_loops = info->max_loops,
     };
 }
 

@@ -22,6 +22,7 @@ typedef struct attn_caps {
     int64_t memory_bytes;
     int64_t max_alloc_bytes;
     int64_t clock_mhz;       /* 0: not told                                   */
+    int64_t max_loops;       /* of a work-item's loops; 0: no limit           */
 } attn_caps;
 
 /* "No bound" for left and right: larger than any distance of positions. */

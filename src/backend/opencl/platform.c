@@ -263,6 +263,9 @@ attn_status attn_cl_info(const attn_cl *cl, cl_device_id device, int index,
     info->vector_width = attn_max(info->vector_width, 1);
     info->subgroup = subgroup_of(cl, device);
     add_string(&name, cl, NULL, device, CL_DEVICE_NAME);
+    /* Mesa's processor driver ends each invocation's loops after this many rounds
+     * in all, and reports success */
+    info->max_loops = strncmp(info->name, "llvmpipe", 8) ? 0 : 65535;
     add_string(&vendor, cl, NULL, device, CL_DEVICE_VENDOR);
     add_string(&driver, cl, NULL, device, CL_DRIVER_VERSION);
     add_string(&shown, cl, platform, NULL, CL_PLATFORM_NAME);

@@ -86,6 +86,15 @@ static bool find_tile(const attn_problem *p, const attn_caps *c, tile *t)
     return false;
 }
 
+/* Iterations of a work-item: for each panel a key takes D / mr of the scores' loop and
+ * Dv / mr of the values', and 1 around them; loading and storing a tile come once. */
+static int64_t loops_of(const attn_problem *p, const tile *t)
+{
+    const int64_t panels = t->br / (t->nv * t->vw), dims = p->d + p->dv;
+
+    return panels * p->lk * (attn_ceil_div(dims, t->mr) + 1) + t->br * dims;
+}
+
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
     tile t;
@@ -96,6 +105,8 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "the device runs no work-group";
     if (!find_tile(p, c, &t))
         return "not even one vector of queries fits the local memory";
+    if (c->max_loops && loops_of(p, &t) > c->max_loops)
+        return "the driver cuts loops off before so many keys are read";
     return NULL;
 }
 

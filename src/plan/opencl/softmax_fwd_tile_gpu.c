@@ -86,14 +86,27 @@ static const tile *find_tile(const attn_problem *p, const attn_caps *c, bool *q_
     return NULL;
 }
 
+/* Iterations of a work-item: a step of bn keys takes D of the scores' loop and bn of
+ * the values', its share of the loads, and some around them. */
+static int64_t loops_of(const attn_problem *p, const tile *t)
+{
+    const int64_t items = t->tx * t->ty, dims = attn_round_up(p->d + p->dv, 32);
+    const int64_t step = p->d + t->bn + attn_ceil_div(t->bn * dims, items) + 16;
+
+    return attn_ceil_div(p->lk, t->bn) * step + attn_ceil_div(t->bm * dims, items);
+}
+
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
+    const tile *t;
     bool q_whole;
 
     if (p->d > MOST_DIM || p->dv > MOST_DIM)
         return "D or Dv is over 256";
-    if (!find_tile(p, c, &q_whole))
+    if (!(t = find_tile(p, c, &q_whole)))
         return "no tile fits the local memory and the work-group limit";
+    if (c->max_loops && loops_of(p, t) > c->max_loops)
+        return "the driver cuts loops off before so many keys are read";
     return NULL;
 }
 
