@@ -350,16 +350,39 @@ static int check_output(const char *option, const char *path)
                : CLI_GO;
 }
 
+/* Whether two paths name one regular file, spelled as they may be, there or not. A
+ * device such as /dev/null may well take both. */
+static bool same_file(const char *a, const char *b)
+{
+    const char *const path[2] = { a, b };
+    const char *name[2];
+    struct stat at[2], in[2];
+
+    if (stat(a, &at[0]) == 0 && stat(b, &at[1]) == 0)
+        return S_ISREG(at[0].st_mode) && at[0].st_dev == at[1].st_dev &&
+               at[0].st_ino == at[1].st_ino;
+    for (int i = 0; i < 2; i++) {   /* not there yet: the same name in the same folder */
+        const char *slash = strrchr(path[i], '/');
+        char folder[4096];
+
+        name[i] = slash ? slash + 1 : path[i];
+        snprintf(folder, sizeof folder, "%.*s/", slash ? (int)(slash - path[i]) : 1,
+                 slash ? path[i] : ".");
+        if (stat(folder, &in[i]) != 0)
+            return false;
+    }
+    return !strcmp(name[0], name[1]) && in[0].st_dev == in[1].st_dev &&
+           in[0].st_ino == in[1].st_ino;
+}
+
 int run_check_outputs(const run_request *r)
 {
-    struct stat st;
     int status = r->out ? check_output("--out", r->out) : CLI_GO;
 
     if (status == CLI_GO && r->lse)
         status = check_output("--lse", r->lse);
-    if (status == CLI_GO && r->out && r->lse && !strcmp(r->out, r->lse) &&
-        (stat(r->out, &st) != 0 || S_ISREG(st.st_mode)))
-        return cli_fail(CLI_BAD, "--out and --lse are both %s; want two files", r->out);
+    if (status == CLI_GO && r->out && r->lse && same_file(r->out, r->lse))
+        return cli_fail(CLI_BAD, "--out %s and --lse %s are one file; want two", r->out, r->lse);
     return status;
 }
 

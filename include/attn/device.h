@@ -81,8 +81,8 @@ ATTN_API attn_status attn_device_list(attn_device_info *out, size_t cap, size_t 
  * ATTN_ERR_NO_DEVICE  there is no such device; the text says why
  * ATTN_ERR_DEVICE, ATTN_ERR_NO_MEMORY
  *
- * These environment variables are read here and nowhere else: ATTN_DEVICE,
- * ATTN_CACHE (0: no kernel cache on disk), ATTN_CACHE_DIR, XDG_CACHE_HOME, HOME,
+ * These environment variables are read here, in attn_ctx_create_opencl() (but for
+ * the device) and nowhere else: ATTN_DEVICE, ATTN_CACHE (0: no kernel cache on disk), ATTN_CACHE_DIR, XDG_CACHE_HOME, HOME,
  * ATTN_OPENCL_LIB (full name or folder of the OpenCL loader; also read by the two
  * list functions). Threads: safe. */
 ATTN_API attn_status attn_ctx_create(const char *selector, attn_ctx **out);
@@ -98,8 +98,8 @@ ATTN_API attn_status attn_ctx_wait(attn_ctx *ctx);
 /* The device of a context. Threads: safe. */
 ATTN_API attn_status attn_ctx_info(const attn_ctx *ctx, attn_device_info *out);
 
-/* How many threads "host" plans of this context use from now on; 0: what OpenMP
- * says (OMP_NUM_THREADS). Other devices ignore it. Plans made before keep
+/* How many threads "host" plans of this context use from now on, 1 .. 4096; 0: what
+ * OpenMP says (OMP_NUM_THREADS). Other devices ignore it. Plans made before keep
  * their number. Threads: safe. */
 ATTN_API attn_status attn_ctx_set_threads(attn_ctx *ctx, int32_t n);
 

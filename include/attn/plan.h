@@ -35,8 +35,9 @@ typedef struct attn_options {
  *            then required. In the memory of the device and read by the kernels
  *            when they run, which clamp it to 0 .. Lk
  *
- * Outputs must not overlap each other or an input. O may be left out when only
- * the LSE is wanted. */
+ * Outputs must not overlap each other or an input; views that lie side by side in
+ * one array do not. O may be left out when only the LSE is wanted; without both,
+ * nothing is computed. */
 typedef struct attn_args {
     size_t size;            /* sizeof(attn_args), as the caller saw it        */
     attn_tensor q, k, v, o;
@@ -90,7 +91,7 @@ ATTN_API size_t attn_plan_workspace_bytes(const attn_plan *plan);
  *           objects has none, and NULL is INVALID there
  *
  * ATTN_ERR_INVALID    a tensor breaks a rule; nothing was enqueued
- * ATTN_ERR_WORKSPACE  its needed size is in attn_last_error()
+ * ATTN_ERR_WORKSPACE  its needed size, or alignment, is in attn_last_error()
  * ATTN_ERR_DEVICE, ATTN_ERR_NO_MEMORY   from the driver
  *
  * Threads: safe, with a workspace of its own for each call. */
@@ -106,8 +107,8 @@ ATTN_API attn_status attn_execute_timed(const attn_plan *plan, const attn_args *
 /* One call for arrays in host memory: plans, uploads, runs, downloads, and
  * returns when O (and LSE) are there.
  *
- *   desc       as for attn_plan_softmax(); layouts are taken from the arrays, and
- *              ATTN_USE_LSE from whether lse is given
+ *   desc       as for attn_plan_softmax(), without ATTN_USE_LENS_KV; layouts are
+ *              taken from the arrays, and ATTN_USE_LSE from whether lse is given
  *   q k v o    contiguous [B, H, L, D] arrays in host memory of desc's type
  *   lse        f32 [B, Hq, Lq], or NULL
  *

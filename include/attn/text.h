@@ -21,10 +21,11 @@ extern "C" {
  *     field   = type | dim | flag [ "=" value ]
  *     type    = "f32" | "f16" | "bf16"
  *     dim     = ( "b" | "hq" | "hkv" | "lq" | "lk" | "d" | "dv" ) integer
- *     flag    = "causal" | "align=br" | "offset=" n | "window=" left ":" right
+ *     flag    = "causal" | "align=" ( "br" | "tl" ) | "offset=" n | "window=" left ":" right
  *             | "scale=" x | "softcap=" x | "lens" | "lse" | "layout=" class
  *     class   = "16" | "8" | "4" | "2" | "any", one for all tensors or four
- *               with ":" between, for q, k, v and o; in bytes
+ *               with ":" between, for q, k, v and o; in bytes; "2" is one element,
+ *               which of f32 is "4"
  *
  * Example: softmax_fwd:f16,b1,hq32,hkv8,lq512,lk512,d128,causal,align=br
  *
@@ -46,8 +47,9 @@ ATTN_API attn_status attn_softmax_parse(const char *text, attn_softmax_desc *des
 
 /* The text of a plan: back end, variant and instance, a space, the problem:
  *
- *     opencl:softmax_fwd_tile_cpu[br48,bc64,vw8,d64] softmax_fwd:f32,b1,...
+ *     opencl:softmax_fwd_tile_cpu[br96,bc64,vw8,nv3,d64,dv64,f32] softmax_fwd:f32,...
  *
+ * On "host" the instance follows the number of threads too (the results do not).
  * As attn_softmax_text(). */
 ATTN_API attn_status attn_plan_text(const attn_plan *plan, char *text, size_t cap,
                                     size_t *len);
