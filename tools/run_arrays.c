@@ -361,7 +361,7 @@ static bool same_file(const char *a, const char *b)
     if (stat(a, &at[0]) == 0 && stat(b, &at[1]) == 0)
         return S_ISREG(at[0].st_mode) && at[0].st_dev == at[1].st_dev &&
                at[0].st_ino == at[1].st_ino;
-    for (int i = 0; i < 2; i++) {   /* not there yet: the same name in the same folder */
+    for (int i = 0; i < 2; i++) { /* not there yet: the same name in the same folder */
         const char *slash = strrchr(path[i], '/');
         char folder[4096];
 
@@ -382,7 +382,8 @@ int run_check_outputs(const run_request *r)
     if (status == CLI_GO && r->lse)
         status = check_output("--lse", r->lse);
     if (status == CLI_GO && r->out && r->lse && same_file(r->out, r->lse))
-        return cli_fail(CLI_BAD, "--out %s and --lse %s are one file; want two", r->out, r->lse);
+        return cli_fail(CLI_BAD, "--out %s and --lse %s are one file; want two", r->out,
+                        r->lse);
     return status;
 }
 

@@ -3,7 +3,7 @@
 # On a machine with a GPU: builds, runs every test that needs no other OpenCL
 # implementation than those found, and writes the cross-vendor record.
 #
-# usage: [SETS="small medium"] tools/gpu/validate.sh OUT_FOLDER [FOLDER_WITH_DEBS]
+# usage: [SETS="small medium"] [BENCH=0] tools/gpu/validate.sh OUT_FOLDER [FOLDER_WITH_DEBS]
 #
 # NVIDIA's OpenCL library may be there without being registered: it is named in an
 # .icd file of a folder of our own, together with the ones that are registered.
@@ -42,7 +42,7 @@ ninja -C "$work/build" > "$out/ninja.txt" 2>&1 || { tail -40 "$out/ninja.txt"; e
 # Speed first, on a quiet machine; then every variant against the oracle and device
 # against device, two sets of problems side by side.
 tools=$work/build/tools
-for device in $("$tools/attn-info" | sed -n 's/^\(opencl:[0-9]*\|cuda:[0-9]*\|host\)$/\1/p'); do
+for device in $([ "${BENCH:-1}" = 0 ] || "$tools/attn-info" | sed -n 's/^\(opencl:[0-9]*\|cuda:[0-9]*\|host\)$/\1/p'); do
     timeout 100 "$tools/attn-bench" --device "$device" > "$out/bench-${device/:/-}.txt" || true
     cut -c1-220 "$out/bench-${device/:/-}.txt"
 done
