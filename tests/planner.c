@@ -10,6 +10,15 @@
 #include "core/text.h"
 #include "plan/plan.h"
 
+/* Options that name a variant; for use in one call. */
+static const attn_options *named(const char *variant)
+{
+    static attn_options options = { .size = sizeof options };
+
+    options.variant = variant;
+    return &options;
+}
+
 static const struct {
     const char *name, *backend;
     attn_caps caps;
@@ -158,7 +167,7 @@ static void every_plan_fits(void **state)
 
                     if (attn_refusal(&p, &t, v))
                         continue;
-                    check_ok(attn_choose(&p, &t, t.variants[v]->name, &c));
+                    check_ok(attn_choose(&p, &t, named(t.variants[v]->name), &c));
                     plans++;
                     assert_int_equal(c.n_steps, 1);
                     assert_true(s->tile_q >= 1 && s->tile_k >= 1 && s->block >= 1);
@@ -323,8 +332,8 @@ static void verdicts_count(void **state)
              "failed its self-test here: x");
     check_ok(attn_choose(&p, &t, NULL, &c));
     assert_string_equal(c.variant->name, "softmax_fwd_tile_cpu");
-    check_error(attn_choose(&p, &t, "softmax_fwd_tile_gpu", &c), ATTN_ERR_UNSUPPORTED,
-                "failed its self-test");
+    check_error(attn_choose(&p, &t, named("softmax_fwd_tile_gpu"), &c),
+                ATTN_ERR_UNSUPPORTED, "failed its self-test");
 }
 
 /* A driver that cuts long loops off gets no problem that needs them. */
@@ -360,7 +369,7 @@ static void explanations_name_what_was_not_chosen(void **state)
     assert_non_null(strstr(text, "not        softmax_fwd_tile_gpu: "));
     assert_non_null(strstr(text, "q, transposed"));
     assert_non_null(strstr(text, "roofline"));
-    check_error(attn_explain(&p, &t, "fastest", &out), ATTN_ERR_INVALID, "fastest");
+    check_error(attn_explain(&p, &t, named("fastest"), &out), ATTN_ERR_INVALID, "fastest");
 }
 
 static void visible_scores_are_counted(void **state)

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* common/params.h: the parameters of every kernel, once, in order. The kernels
- * make their signatures from this list and src/backend/opencl sets the
- * arguments from it, so the two cannot disagree.
+ * make their signatures from these lists and src/backend/opencl sets the
+ * arguments from them, so the two cannot disagree.
  *
- *   IN(name)   OUT(name)   tensors of the computing type (__global ELEM *)
- *   F32(name)  I32(name)   other buffers: __global float *, __global const int *
- *   LONG(name) INT(name) FLOAT(name)   scalars
+ * P(KIND, name) is a parameter of one of these kinds:
+ *
+ *   IN, OUT       a tensor of the computing type         (__global ELEM *)
+ *   BIAS          the bias, in its own type              (__global BIAS_ELEM *)
+ *   U8 I32 F32    read only                              (__global const uchar *, ...)
+ *   WORD, FLOATS  written                                (__global int *, float *)
+ *   LONG INT FLOAT   scalars; LAST is the FLOAT that ends a list
  *
  * Offsets and strides are in elements. A tensor that was left out is bound to
  * some other buffer (never NULL, which old drivers and checkers refuse) and its
@@ -14,21 +18,47 @@
 #define ATTN_COMMON_PARAMS_H
 
 /* strides of a [B, H, L, D] view and where it starts in its buffer */
-#define VIEW_PARAMS(LONG, name) \
-    LONG(name##_offset) LONG(name##_stride_b) LONG(name##_stride_h) \
-    LONG(name##_stride_l) LONG(name##_stride_d)
+#define VIEW_PARAMS(P, name) \
+    P(LONG, name##_offset) P(LONG, name##_stride_b) P(LONG, name##_stride_h) \
+    P(LONG, name##_stride_l) P(LONG, name##_stride_d)
 
-#define SOFTMAX_FWD_PARAMS(IN, OUT, F32, I32, LONG, INT, FLOAT) \
-    IN(q) IN(k) IN(v) OUT(o) F32(lse) I32(lens_kv) \
-    VIEW_PARAMS(LONG, q) VIEW_PARAMS(LONG, k) VIEW_PARAMS(LONG, v) VIEW_PARAMS(LONG, o) \
-    LONG(lse_offset) LONG(lse_stride_b) LONG(lse_stride_h) LONG(lse_stride_l) \
-    LONG(lens_kv_offset) LONG(lens_kv_stride_b) \
-    INT(batch) INT(heads_q) INT(heads_kv) INT(len_q) INT(len_kv) \
-    LONG(offset)    /* position of query 0; not read with ALIGN_BR            */ \
-    LONG(left)      /* key j is visible to query i when                       */ \
-    LONG(right)     /*   i + offset - left <= j <= i + offset + right         */ \
-    INT(want_o)     /* 0: o is not written                                    */ \
-    INT(want_lse)   /* 0: lse is not written                                  */ \
-    FLOAT(scale)
+/* ... of a vector over the batch */
+#define LIST_PARAMS(P, name) P(LONG, name##_offset) P(LONG, name##_stride_b)
+
+#define SOFTMAX_FWD_PARAMS(P) \
+    P(IN, q) P(IN, k) P(IN, v) P(OUT, o) P(FLOATS, lse) \
+    P(BIAS, bias) P(U8, mask) P(F32, alibi) P(F32, sinks) \
+    P(I32, lens_q) P(I32, lens_kv) P(I32, offsets) P(I32, cu_q) P(I32, cu_k) P(I32, table) \
+    P(WORD, status) P(FLOATS, work) \
+    VIEW_PARAMS(P, q) VIEW_PARAMS(P, k) VIEW_PARAMS(P, v) VIEW_PARAMS(P, o) \
+    P(LONG, lse_offset) P(LONG, lse_stride_b) P(LONG, lse_stride_h) P(LONG, lse_stride_l) \
+    VIEW_PARAMS(P, bias)    /* _l: from query to query, _d: from key to key  */ \
+    VIEW_PARAMS(P, mask)    /* likewise                                      */ \
+    LIST_PARAMS(P, alibi) P(LONG, alibi_stride_h) \
+    P(LONG, sinks_offset) P(LONG, sinks_stride_h) \
+    LIST_PARAMS(P, lens_q) LIST_PARAMS(P, lens_kv) LIST_PARAMS(P, offsets) \
+    LIST_PARAMS(P, cu_q) LIST_PARAMS(P, cu_k) \
+    LIST_PARAMS(P, table) P(LONG, table_stride_h)   /* _h: from block to block */ \
+    P(LONG, status_offset) \
+    P(LONG, offset)    /* position of query 0; not read with ALIGN_BR, OFFSETS */ \
+    P(LONG, left)      /* key j is visible to query i when                   */ \
+    P(LONG, right)     /*   i + offset - left <= j <= i + offset + right     */ \
+    P(INT, batch) P(INT, heads_q) P(INT, heads_kv) \
+    P(INT, len_q) P(INT, len_kv)       /* the most of a batch                */ \
+    P(INT, tokens_q) P(INT, tokens_k)  /* packed: rows of the tensors        */ \
+    P(INT, pages) P(INT, page_size) \
+    P(INT, round_head) P(INT, round_heads)     /* this round computes heads  */ \
+    P(INT, round_query) P(INT, round_queries)  /*   b * heads_q + h and queries */ \
+    P(INT, want_o)     /* 0: o is not written                                */ \
+    P(INT, want_lse)   /* 0: lse is not written                              */ \
+    P(INT, want_status)/* 0: status is not written                           */ \
+    P(FLOAT, softcap) P(LAST, scale)
+
+/* Bits of status: ATTN_CLAMPED_ in attn/plan.h. */
+#define CLAMPED_LENS_Q 1
+#define CLAMPED_LENS_KV 2
+#define CLAMPED_CU_Q 4
+#define CLAMPED_CU_K 8
+#define CLAMPED_BLOCK_TABLE 16
 
 #endif

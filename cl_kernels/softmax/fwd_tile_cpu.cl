@@ -55,8 +55,8 @@
 #endif
 #include "common/params.h"
 #include "common/types.clh"
-#include "common/address.clh"
 #include "common/range.clh"
+#include "common/address.clh"
 #include "common/score.clh"
 #include "common/state.clh"
 
@@ -181,7 +181,7 @@ static inline void panel_scores(const attn_panel *t, const K_SPACE float *k,
 
             #pragma unroll
             for (int v = 0; v < NV; v++) {
-                floatv s = score_value(at, v * VW, key_j, c[r][v]);
+                floatv s = score_value(at, c[r][v]);
 
                 if (masked)
                     s = score_masked(at, v * VW, key_j, s);
@@ -291,10 +291,10 @@ static inline void panel_values(const attn_panel *t, const V_SPACE float *value,
 }
 
 /* Writes the first n queries of a panel; query 0 of it is query i. */
-static inline void panel_store(const attn_panel *t, const attn_kparams *p, long b, int h,
-                               int i, int n)
+static inline void panel_store(const attn_panel *t, const attn_kparams *p,
+                               const attn_sequence *s, long b, int h, int i, int n)
 {
-    const attn_rows rows = ADDRESS_ROWS(p, o, b, h);
+    const attn_rows rows = ADDRESS_QUERIES(p, o, s, b, h);
     __local const float *o = (__local const float *)t->total_o;
     floatv scale[NV], lse[NV];
     float lane_scale[NR], lane_lse[NR];
@@ -315,7 +315,7 @@ static inline void panel_store(const attn_panel *t, const attn_kparams *p, long 
                 elem_store(p->o, address_elem(&rows, row, d, CONTIG_O),
                            o[d * NR + c] * lane_scale[c]);
         if (FEAT_LSE && p->want_lse)
-            p->lse[address_lse(p, b, h, i + c)] = lane_lse[c];
+            p->lse[address_lse(p, s, b, h, i + c)] = lane_lse[c];
     }
 }
 
@@ -333,14 +333,14 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     const int h = (int)(id / tiles % p.heads_q);
     const long b = id / tiles / p.heads_q;
     const int i0 = (FEAT_RANGE_RIGHT ? tiles - 1 - tile : tile) * BR;
-    const int queries = min(BR, p.len_q - i0);
-    const int keys = range_keys(&p, b);
-    const attn_range range = range_any(&p, keys, i0, queries);
-    const attn_rows q_rows = ADDRESS_ROWS(&p, q, b, h);
-    const attn_rows k_rows = ADDRESS_ROWS(&p, k, b, address_head_kv(&p, h));
-    const attn_rows v_rows = ADDRESS_ROWS(&p, v, b, address_head_kv(&p, h));
+    const attn_sequence s = range_sequence(&p, b);
+    const int queries = clamp(s.queries - i0, 0, BR);
+    const attn_range range = range_any(&p, &s, i0, queries);
+    const attn_rows q_rows = ADDRESS_QUERIES(&p, q, &s, b, h);
+    const attn_rows k_rows = ADDRESS_KEYS(&p, k, &s, b, address_head_kv(&p, h));
+    const attn_rows v_rows = ADDRESS_KEYS(&p, v, &s, b, address_head_kv(&p, h));
     const attn_panel panel0 = { q_tile, s_tile, o_tile, row_tile, o_total, row_total };
-    const attn_rows k_packed = { 0, D, 1 }, v_packed = { 0, DV, 1 };
+    const attn_rows k_packed = ADDRESS_PACKED(D), v_packed = ADDRESS_PACKED(DV);
 
     load_queries((__local float *)q_tile, &p, &q_rows, i0, queries);
     for (int r = 0; r < BR / VW; r++)
@@ -358,11 +358,11 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
         for (int c = 0; c < queries; c += NR) {
             /* a panel visits the part of the step that its own queries see */
             const int n_q = min(NR, queries - c);
-            const attn_range any = range_any(&p, keys, i0 + c, n_q);
-            const attn_range all = range_all(&p, keys, i0 + c, n_q);
+            const attn_range any = range_any(&p, &s, i0 + c, n_q);
+            const attn_range all = range_all(&p, &s, i0 + c, n_q);
             const int j = max(j0, any.first), n = min(j1, any.end) - j;
             const int masked = j < all.first || j + n > all.end;
-            const attn_score at = score_run(&p, keys, i0 + c);
+            const attn_score at = score_run(&p, &s, b, h, i0 + c, n_q);
             const attn_panel t = panel_at(&panel0, c);
             floatv top[NV], factor[NV];
 
@@ -389,6 +389,6 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
         const attn_panel t = panel_at(&panel0, c);
 
         panel_total(&t);
-        panel_store(&t, &p, b, h, i0 + c, min(NR, queries - c));
+        panel_store(&t, &p, &s, b, h, i0 + c, min(NR, queries - c));
     }
 }

@@ -57,8 +57,8 @@
 #define RUN 128    /* f32: keys of a run, the most that one accumulator sums */
 #include "common/params.h"
 #include "common/types.clh"
-#include "common/address.clh"
 #include "common/range.clh"
+#include "common/address.clh"
 #include "common/score.clh"
 #include "common/state.clh"
 
@@ -277,15 +277,15 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     const int h = (int)(id / tiles % p.heads_q);
     const long b = id / tiles / p.heads_q;
     const int i0 = (FEAT_RANGE_RIGHT ? tiles - 1 - tile : tile) * BM;
-    const int queries = min(BM, p.len_q - i0);
-    const int keys = range_keys(&p, b);
-    const attn_range any = range_any(&p, keys, i0, queries);
-    const attn_range all = range_all(&p, keys, i0, queries);
-    const attn_rows q_rows = ADDRESS_ROWS(&p, q, b, h);
-    const attn_rows k_rows = ADDRESS_ROWS(&p, k, b, address_head_kv(&p, h));
-    const attn_rows v_rows = ADDRESS_ROWS(&p, v, b, address_head_kv(&p, h));
-    const attn_rows o_rows = ADDRESS_ROWS(&p, o, b, h);
-    const attn_score at = score_run(&p, keys, i0);
+    const attn_sequence seq = range_sequence(&p, b);
+    const int queries = clamp(seq.queries - i0, 0, BM);
+    const attn_range any = range_any(&p, &seq, i0, queries);
+    const attn_range all = range_all(&p, &seq, i0, queries);
+    const attn_rows q_rows = ADDRESS_QUERIES(&p, q, &seq, b, h);
+    const attn_rows k_rows = ADDRESS_KEYS(&p, k, &seq, b, address_head_kv(&p, h));
+    const attn_rows v_rows = ADDRESS_KEYS(&p, v, &seq, b, address_head_kv(&p, h));
+    const attn_rows o_rows = ADDRESS_QUERIES(&p, o, &seq, b, h);
+    const attn_score at = score_run(&p, &seq, b, h, i0, queries);
     const int at_runs = p.len_q >> 31;       /* 0, see end_run() */
     float4 sum[RM][RV];
     attn_row row[RM];
@@ -332,7 +332,7 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
 
             #pragma unroll
             for (int c = 0; c < RN; c++) {
-                s[r][c] = score_value(&at, i, j0 + tx + c * TX, s[r][c]);
+                s[r][c] = score_value(&at, s[r][c]);
                 if (masked)
                     s[r][c] = score_masked(&at, i, j0 + tx + c * TX, s[r][c]);
                 top = state_max(s[r][c], top);
@@ -380,7 +380,7 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
         row[r].l = row_sum(row_tile + i * TP);
         factor = state_finish(&row[r]);
         if (FEAT_LSE && p.want_lse && i < queries && tx == 0)
-            p.lse[address_lse(&p, b, h, i0 + i)] = state_lse(&row[r]);
+            p.lse[address_lse(&p, &seq, b, h, i0 + i)] = state_lse(&row[r]);
 
         /* TY rows at a time, so that neighbours write neighbours */
         barrier(CLK_LOCAL_MEM_FENCE);

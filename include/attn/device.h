@@ -58,7 +58,16 @@ typedef struct attn_variant_info {
     const char *name;        /* static                                        */
     int32_t applicable;      /* 1: it takes the problem                       */
     char reason[160];        /* why not; "" if it does                        */
+    uint32_t traits;         /* ATTN_TRAIT_ bits                              */
 } attn_variant_info;
+
+/* What a caller should know of a variant before it is asked for. */
+#define ATTN_TRAIT_BY_NAME  (1u << 0) /* never chosen by the planner          */
+#define ATTN_TRAIT_FINITE_V (1u << 1) /* V wants finite numbers behind masks  */
+#define ATTN_TRAIT_ROUNDED  (1u << 2) /* scores are rounded to the type: less exact,
+                                         and large ones overflow in f16       */
+#define ATTN_TRAIT_VENDOR   (1u << 3) /* calls a vendor's library, which may
+                                         allocate and wait                    */
 
 /* Lists the back ends, best first, and how many devices each has. A back end
  * without devices is no error. Writes at most `cap` entries and stores their

@@ -23,6 +23,8 @@ typedef struct attn_plan attn_plan;
 typedef struct attn_options {
     size_t size;         /* sizeof(attn_options), as the caller saw it         */
     const char *variant; /* take this variant or fail; NULL: the best that can */
+    int64_t splits;      /* pieces of the keys in variants that split them, 1 ..
+                            4096; 0: the planner's, whose pieces depend on Lk alone */
 } attn_options;
 
 /* The tensors of one execution. Sizes are those of this call: they must equal
@@ -30,10 +32,31 @@ typedef struct attn_options {
  *
  *   q        [B, Hq,  Lq, D]    k  [B, Hkv, Lk, D]
  *   o        [B, Hq,  Lq, Dv]   v  [B, Hkv, Lk, Dv]
- *   lse      f32 [B, Hq, Lq, 1]; only with ATTN_USE_LSE, may be left out
- *   lens_kv  i32 [B, 1, 1, 1], keys of each batch; with ATTN_USE_LENS_KV and
- *            then required. In the memory of the device and read by the kernels
- *            when they run, which clamp it to 0 .. Lk
+ *            packed (ATTN_USE_PACKED_Q, _K): [1, H, tokens, D] with any number of
+ *            tokens; paged (ATTN_USE_PAGES): k and v [pages, Hkv, page size, D]
+ *   lse      f32 [B, Hq, Lq, 1], packed [1, Hq, tokens, 1]; only with ATTN_USE_LSE,
+ *            may be left out
+ *
+ * Each of the following belongs to one ATTN_USE_ bit, and is required with it and
+ * INVALID without it:
+ *
+ *   bias         desc.type_bias [B or 1, Hq or 1, Lq or 1, Lk or 1]: a size of 1 is
+ *                broadcast, as is a stride of 0
+ *   mask         bool, the same sizes: true (any byte but 0) = attend
+ *   alibi        f32 [B or 1, Hq, 1, 1] slopes
+ *   sinks        f32 [1, Hq, 1, 1] logits
+ *   lens_kv      i32 [B, 1, 1, 1] keys of each batch;    lens_q  its queries
+ *   offsets      i32 [B, 1, 1, 1] position of each batch's query 0
+ *   cu_q, cu_k   i32 [B + 1, 1, 1, 1] where each sequence begins, ascending; the
+ *                last entry is where the last one ends
+ *   block_table  i32 [B, blocks, 1, 1] page numbers. Without lens_kv each batch has
+ *                blocks * page size keys, or Lk as planned if that is less
+ *
+ * The integers among them lie in the memory of the device and are read by the
+ * kernels when they run: a captured or enqueued execution sees what is there then.
+ * A value out of range is clamped, never followed out of a buffer; status, if given
+ * (i32 [1, 1, 1, 1], any plan), then gets the ATTN_CLAMPED_ bits of what was clamped
+ * or'ed into it. The caller clears it.
  *
  * Outputs must not overlap each other or an input; views that lie side by side in
  * one array do not. O may be left out when only the LSE is wanted; without both,
@@ -45,7 +68,17 @@ typedef struct attn_args {
     attn_tensor lens_kv;
     void *workspace;        /* memory of the context's device                 */
     size_t workspace_bytes;
+    attn_tensor bias, mask, alibi, sinks;
+    attn_tensor lens_q, offsets, cu_q, cu_k, block_table;
+    attn_tensor status;     /* written, optional                              */
 } attn_args;
+
+/* What an execution had to clamp, in attn_args.status. */
+#define ATTN_CLAMPED_LENS_Q      (1 << 0) /* a length outside 0 .. Lq         */
+#define ATTN_CLAMPED_LENS_KV     (1 << 1) /* a length outside 0 .. Lk         */
+#define ATTN_CLAMPED_CU_Q        (1 << 2) /* descending, outside the tokens, or a */
+#define ATTN_CLAMPED_CU_K        (1 << 3) /*   sequence longer than planned   */
+#define ATTN_CLAMPED_BLOCK_TABLE (1 << 4) /* a page that is not there         */
 
 /* Picks kernels for `desc` and makes them ready to launch. Slow: it may
  * compile. Call it once per shape and keep the plan.
@@ -107,8 +140,9 @@ ATTN_API attn_status attn_execute_timed(const attn_plan *plan, const attn_args *
 /* One call for arrays in host memory: plans, uploads, runs, downloads, and
  * returns when O (and LSE) are there.
  *
- *   desc       as for attn_plan_softmax(), without ATTN_USE_LENS_KV; layouts are
- *              taken from the arrays, and ATTN_USE_LSE from whether lse is given
+ *   desc       as for attn_plan_softmax(), without the bits that need tensors of
+ *              their own (lengths, bias, mask, ...); layouts are taken from the
+ *              arrays, and ATTN_USE_LSE from whether lse is given
  *   q k v o    contiguous [B, H, L, D] arrays in host memory of desc's type
  *   lse        f32 [B, Hq, Lq], or NULL
  *
@@ -119,10 +153,11 @@ ATTN_API attn_status attn_softmax_forward_host(attn_ctx *ctx, const attn_softmax
                                                const void *q, const void *k,
                                                const void *v, void *o, float *lse);
 
-/* The same for arrays of any strides, with lengths: every tensor of `args` lies
- * in host memory; workspace is not read. What the host can see is checked: a
- * length outside 0 .. Lk is INVALID. Only the elements of O and LSE themselves
- * are written, not the gaps between them. */
+/* The same for arrays of any strides, with every feature: every tensor of `args`
+ * lies in host memory; workspace is not read. What the host can see is checked:
+ * lengths out of range, boundaries that descend or leave the tokens, entries of the
+ * block table that are needed and name no page are INVALID, and nothing is written.
+ * Only the elements of O and LSE themselves are written, not the gaps between. */
 ATTN_API attn_status attn_softmax_forward_host_args(attn_ctx *ctx,
                                                     const attn_softmax_desc *desc,
                                                     const attn_options *options,

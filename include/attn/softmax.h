@@ -13,12 +13,14 @@
 extern "C" {
 #endif
 
-/* Softmax attention, for every batch, query head h and query i:
+/* Softmax attention, for every batch, query head h and query i, in this order:
  *
  *     s_ij  = scale * <q_i, k_j>                     scores, j = 0 .. Lk - 1
+ *     s_ij  = softcap * tanh(s_ij / softcap)         if softcap > 0
+ *     s_ij  = s_ij + bias_ij - slope_h * |p_i - j|   bias; ALiBi slopes
  *     s_ij  = -inf where key j is hidden from query i
- *     m_i   = max_j s_ij
- *     l_i   = sum_j exp(s_ij - m_i)
+ *     m_i   = max_j s_ij                             and sink_h, if any
+ *     l_i   = sum_j exp(s_ij - m_i)                  + exp(sink_h - m_i)
  *     O_i   = sum_j exp(s_ij - m_i) v_j / l_i        [B, Hq, Lq, Dv]
  *     LSE_i = m_i + ln(l_i)                          [B, Hq, Lq], natural log
  *
@@ -26,15 +28,17 @@ extern "C" {
  * reads key/value head h / (Hq / Hkv).
  *
  * Position. Query i stands at p_i = i + offset. The offset is 0 with
- * ATTN_ALIGN_TOP_LEFT, (keys of that batch) - Lq with ATTN_ALIGN_BOTTOM_RIGHT
- * (it may be negative), or the caller's own number. Causal and window read
- * this one position:
+ * ATTN_ALIGN_TOP_LEFT, (keys of that batch) - (queries of that batch) with
+ * ATTN_ALIGN_BOTTOM_RIGHT (it may be negative), or the caller's own number, one
+ * for all or one a batch. Causal, window and ALiBi read this one position:
  *
  *     causal                 key j is visible when j <= p_i
  *     window (left, right)   ... when p_i - left <= j <= p_i + right; both ends
  *                            count, -1 is unbounded: (-1, -1) is no window,
  *                            (-1, 0) is causal
  *     lengths                ... when j < length of that batch
+ *     mask                   ... where it is true
+ *     bias                   ... where it is not -inf
  *
  * A key is visible when all that were asked for agree. Causal, for Lq = 2 and
  * Lk = 5, and for Lq = 5 and Lk = 2 (1: visible):
@@ -48,9 +52,21 @@ extern "C" {
  *                  1 1                             1 0
  *                  1 1                             1 1
  *
- * A query that sees no key (Lk = 0, a length of 0, or none in range) gives
- * O = 0 and LSE = -inf. A key that no query of its head sees contributes
- * nothing: its K and V rows may hold anything, NaN and Inf included.
+ * A query that sees no key (Lk = 0, a length of 0, all masked, or none in range)
+ * gives O = 0 and LSE = -inf, with a sink O = 0 and LSE = the sink. A key that no
+ * query of its head sees by length, page, causal or window contributes nothing: its
+ * K and V rows may hold anything, NaN and Inf included. Of a key hidden by the mask
+ * or the bias alone K may hold anything, V too unless the variant says that it
+ * wants finite numbers there (ATTN_TRAIT_FINITE_V).
+ *
+ * Lengths and packed sequences. Each batch may have fewer queries (lens_q) and keys
+ * (lens_kv) than the tensors have rows. Packed, the batches lie one behind the other
+ * in one [1, H, tokens, D] tensor, and batch b has the tokens cu[b] .. cu[b + 1] - 1
+ * of it; i and j count from its first. Rows of O and LSE that belong to no query
+ * are not written. Both rules together: the shorter one holds.
+ *
+ * Pages. K and V are [pages, Hkv, page size, D]; key j of batch b is row j % page
+ * size of page block_table[b, j / page size].
  *
  * Scores, maxima, sums and products with V are kept in f32 for every type; the
  * running maximum starts at -inf, so any finite number is an ordinary number.
@@ -70,7 +86,18 @@ extern "C" {
 #define ATTN_USE_LENS_KV (1u << 5)  /* no field: attn_args.lens_kv is given   */
 #define ATTN_USE_LSE     (1u << 6)  /* no field: attn_args.lse may be given   */
 #define ATTN_USE_LAYOUT  (1u << 7)  /* layout_q, _k, _v, _o                   */
-#define ATTN_USE_SOFTCAP (1u << 8)  /* softcap; refused by every variant yet  */
+#define ATTN_USE_SOFTCAP (1u << 8)  /* softcap                                */
+#define ATTN_USE_BIAS    (1u << 9)  /* type_bias; attn_args.bias is given     */
+#define ATTN_USE_MASK    (1u << 10) /* no field: attn_args.mask is given      */
+#define ATTN_USE_ALIBI   (1u << 11) /* no field: attn_args.alibi is given     */
+#define ATTN_USE_SINKS   (1u << 12) /* no field: attn_args.sinks is given     */
+#define ATTN_USE_LENS_Q  (1u << 13) /* no field: attn_args.lens_q is given    */
+#define ATTN_USE_OFFSETS (1u << 14) /* no field: attn_args.offsets is given;
+                                       not with OFFSET or BOTTOM_RIGHT        */
+#define ATTN_USE_PACKED_Q (1u << 15) /* no field: Q, O, LSE packed by cu_q    */
+#define ATTN_USE_PACKED_K (1u << 16) /* no field: K and V packed by cu_k      */
+#define ATTN_USE_PAGES   (1u << 17) /* page_size; attn_args.block_table is
+                                       given; not with PACKED_K               */
 
 typedef enum attn_align {
     ATTN_ALIGN_TOP_LEFT = 0,    /* the first query sees the first key */
@@ -89,7 +116,8 @@ typedef enum attn_layout {
 } attn_layout;
 
 /* One problem. Lengths are the most that a call will pass: a plan made for
- * them serves every shorter call too. Fields are added at the end, and 0 in a
+ * them serves every shorter call too. Packed, they are those of the longest
+ * sequence, and the number of tokens is the call's own. Fields are added at the end, and 0 in a
  * field that `use` does not name means nothing, so a designated initialiser
  * written today keeps its meaning.
  *
@@ -117,6 +145,8 @@ typedef struct attn_softmax_desc {
     attn_layout layout_v;
     attn_layout layout_o;
     float softcap;        /* >= 0, finite; 0: off                             */
+    attn_type type_bias;  /* of the bias: ATTN_F32, ATTN_F16, ATTN_BF16       */
+    int64_t page_size;    /* keys of a page, >= 1                             */
 } attn_softmax_desc;
 
 /* Checks every rule of the descriptor. ATTN_OK, or ATTN_ERR_INVALID with a

@@ -45,9 +45,9 @@ attn_caps attn_caps_from_info(const attn_device_info *info);
 attn_status attn_ctx_wrap(const attn_backend *backend, attn_device *device,
                           const attn_device_info *info, bool borrowed, attn_ctx **out);
 
-/* Plans a canonical problem; `only` may be NULL. */
-attn_status attn_plan_problem(attn_ctx *ctx, const attn_problem *problem, const char *only,
-                              attn_plan **out);
+/* Plans a canonical problem with options that have been read. */
+attn_status attn_plan_problem(attn_ctx *ctx, const attn_problem *problem,
+                              const attn_options *options, attn_plan **out);
 
 /* Runs the kernels of a choice on a tiny problem of the same instance and holds
  * them against the oracle. Context lock held. A wrong result is reported in
@@ -60,22 +60,55 @@ attn_status attn_selftest(attn_ctx *ctx, const attn_problem *problem,
 attn_status attn_execute_on(const attn_plan *plan, const attn_args *args,
                             const attn_stream *stream);
 
-/* The numbers of a run of lengths len_q and len_kv. */
-attn_call attn_call_of(const attn_problem *problem, const attn_args *args, int64_t len_q,
-                       int64_t len_kv);
+/* The lengths of one call: the most of a batch, and the tokens of packed tensors. */
+typedef struct attn_extent {
+    int64_t len_q, len_kv, tokens_q, tokens_k, pages;
+} attn_extent;
+
+/* The numbers of a run. Broadcasts the tensors of `args` that may be. */
+attn_call attn_call_of(const attn_problem *problem, attn_args *args,
+                       const attn_extent *extent);
 
 /* Reads a caller's attn_args of any known size. */
 attn_status attn_args_read(attn_args *args, const attn_args *from);
+
+/* Reads the lengths of a call off its tensors' sizes; checks them against the plan. */
+attn_status attn_args_extent(const attn_problem *p, const attn_args *args,
+                             attn_extent *extent);
 
 /* The elements that a view touches, counted from the start of its buffer:
  * first .. last; false if that overflows. A view without elements has none. */
 bool attn_tensor_extent(const attn_tensor *t, int64_t *first, int64_t *last);
 bool attn_tensor_empty(const attn_tensor *t);
 
-/* Checks the tensors of one call against the plan's problem; fills *len_q and
- * *len_kv. `buffers` false: memory is the host's whatever the device (the
+/* Every tensor of attn_args, in one list: what each is for. */
+typedef struct attn_arg {
+    const char *name;
+    size_t at;                    /* of the attn_tensor in attn_args           */
+    uint32_t feature;             /* it belongs to; 0: to every problem        */
+    int32_t layout;               /* place in problem->layout; -1: none there  */
+    bool optional, output;
+    bool index;                   /* integers that the kernels read            */
+} attn_arg;
+
+enum { ATTN_ARGS = 16 };
+extern const attn_arg attn_arg_list[ATTN_ARGS];
+
+/* Tensor k of the list. */
+attn_tensor *attn_arg_tensor(attn_args *args, int k);
+
+/* What tensor k must be: type and sizes. `broadcast`: a size of 1 will do too, bit i
+ * for dimension i. */
+void attn_arg_want(const attn_problem *p, const attn_args *args, const attn_extent *extent,
+                   int k, attn_type *type, int64_t size[4], uint32_t *broadcast);
+
+/* Checks the tensors of one call against the plan's problem; fills *extent. `buffers` false: memory is the host's whatever the device (the
  * one-call form), and layout classes are not asked for. */
 attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p, const attn_args *args,
-                            bool buffers, int64_t *len_q, int64_t *len_kv);
+                            bool buffers, attn_extent *extent);
+
+/* Checks what the integer tensors hold, all in host memory: lengths, boundaries, pages. */
+attn_status attn_args_check_indices(const attn_problem *p, const attn_args *args,
+                                    const attn_extent *extent);
 
 #endif

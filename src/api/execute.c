@@ -6,45 +6,18 @@
 #include "core/size.h"
 #include "core/status.h"
 
-attn_call attn_call_of(const attn_problem *p, const attn_args *args, int64_t len_q,
-                       int64_t len_kv)
-{
-    const bool window = (p->features & ATTN_FEAT_WINDOW) != 0;
-    attn_call call = {
-        .args = args,
-        .batch = p->b,
-        .heads_q = p->hq,
-        .heads_kv = p->hkv,
-        .len_q = len_q,
-        .len_kv = len_kv,
-        .offset = p->offset,
-        .scale = p->scale,
-        .align = p->features & ATTN_FEAT_ALIGN_BR ? ATTN_ALIGN_BOTTOM_RIGHT
-                                                  : ATTN_ALIGN_TOP_LEFT,
-        .left = ATTN_STEP_UNBOUNDED,
-        .right = ATTN_STEP_UNBOUNDED,
-    };
-
-    if (window && p->window_left >= 0)
-        call.left = p->window_left;
-    if (window && p->window_right >= 0)
-        call.right = p->window_right;
-    if (p->features & ATTN_FEAT_CAUSAL)
-        call.right = attn_min(call.right, 0);
-    return call;
-}
-
 /* Tensors without elements may come without memory, but a kernel is always given
  * some, which it then does not touch. */
 static void bind_empty(attn_args *args)
 {
-    attn_tensor *inputs[] = { &args->k, &args->v };
+    for (int k = 0; k < ATTN_ARGS; k++) {
+        attn_tensor *t = attn_arg_tensor(args, k);
 
-    for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++)
-        if (attn_tensor_empty(inputs[i])) {
-            inputs[i]->data = args->q.data;
-            inputs[i]->offset = 0;
+        if (t->type != ATTN_TYPE_NONE && !attn_arg_list[k].output && attn_tensor_empty(t)) {
+            t->data = args->q.data;
+            t->offset = 0;
         }
+    }
 }
 
 static bool within(const void *at, size_t bytes, const attn_tensor *t)
@@ -60,12 +33,10 @@ static bool within(const void *at, size_t bytes, const attn_tensor *t)
            (uintptr_t)b + (uintptr_t)(first * elem) < (uintptr_t)a + bytes;
 }
 
-static attn_status check_workspace(const attn_plan *plan, const attn_args *args)
+static attn_status check_workspace(const attn_plan *plan, attn_args *args)
 {
     const attn_ctx *ctx = plan->ctx;
     const size_t want = (size_t)plan->choice.workspace_bytes;
-    const attn_tensor *tensors[] = { &args->q, &args->k,   &args->v,
-                                     &args->o, &args->lse, &args->lens_kv };
     size_t known = 0;
     attn_status st;
 
@@ -82,12 +53,14 @@ static attn_status check_workspace(const attn_plan *plan, const attn_args *args)
     if (ctx->backend->on_host && (uintptr_t)args->workspace % 64)
         return attn_fail(ATTN_ERR_WORKSPACE, "workspace = %p, want a multiple of 64 bytes",
                          args->workspace);
-    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
-        if (ctx->backend->on_host ? within(args->workspace, want, tensors[i])
-                                  : args->workspace == tensors[i]->data)
+    for (int k = 0; k < ATTN_ARGS; k++) {
+        const attn_tensor *t = attn_arg_tensor(args, k);
+        if (ctx->backend->on_host ? within(args->workspace, want, t)
+                                  : args->workspace == t->data)
             return attn_fail(ATTN_ERR_INVALID,
-                             "workspace overlaps a tensor, want memory of its "
-                             "own");
+                             "workspace overlaps %s, want memory of its own",
+                             attn_arg_list[k].name);
+    }
     return ATTN_OK;
 }
 
@@ -96,20 +69,20 @@ attn_status attn_execute_on(const attn_plan *plan, const attn_args *from,
 {
     attn_args args;
     attn_call call;
-    int64_t len_q, len_kv;
+    attn_extent extent;
     attn_status st;
     bool nothing;
 
     if (!plan)
         return attn_fail(ATTN_ERR_INVALID, "plan is NULL");
     if ((st = attn_args_read(&args, from)) != ATTN_OK ||
-        (st = attn_args_check(plan->ctx, &plan->problem, &args, true, &len_q, &len_kv)) !=
+        (st = attn_args_check(plan->ctx, &plan->problem, &args, true, &extent)) !=
             ATTN_OK ||
         (st = check_workspace(plan, &args)) != ATTN_OK)
         return st;
     bind_empty(&args);
-    call = attn_call_of(&plan->problem, &args, len_q, len_kv);
-    nothing = !call.batch || !call.heads_q || !call.len_q ||
+    call = attn_call_of(&plan->problem, &args, &extent);
+    nothing = !call.batch || !call.len_q || attn_tensor_empty(&args.q) ||
               (args.o.type == ATTN_TYPE_NONE && args.lse.type == ATTN_TYPE_NONE);
     return plan->ctx->backend->launch(plan->ctx->device, nothing ? 0 : plan->choice.n_steps,
                                       plan->kernel, plan->choice.step, &call, stream);

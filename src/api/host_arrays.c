@@ -16,8 +16,6 @@ typedef struct mirror {
     attn_layout *layout; /* of the problem; NULL: it has none there */
 } mirror;
 
-enum { MAX_MIRRORS = 6 };
-
 static bool contiguous(const attn_tensor *t)
 {
     int64_t want = 1;
@@ -124,25 +122,12 @@ static attn_layout layout_of(const attn_tensor *t, uintptr_t address)
     return ATTN_LAYOUT_ANY;
 }
 
-static attn_status check_lens(const attn_problem *p, const attn_args *a, int64_t len_kv)
-{
-    const int32_t *lens = a->lens_kv.data;
-
-    for (int64_t b = 0; (p->features & ATTN_FEAT_LENS_KV) && b < p->b; b++) {
-        const int32_t n = lens[a->lens_kv.offset + b * a->lens_kv.stride[0]];
-        if (n < 0 || n > len_kv)
-            return attn_fail(ATTN_ERR_INVALID, "lens_kv[%lld] = %d, want 0 .. %lld",
-                             (long long)b, (int)n, (long long)len_kv);
-    }
-    return ATTN_OK;
-}
-
 /* Plans and runs once; `args` are tensors of the device. */
-static attn_status run(attn_ctx *ctx, const attn_problem *problem, const char *variant,
-                       attn_args *args)
+static attn_status run(attn_ctx *ctx, const attn_problem *problem,
+                       const attn_options *options, attn_args *args)
 {
     attn_plan *plan = NULL;
-    attn_status st = attn_plan_problem(ctx, problem, variant, &plan);
+    attn_status st = attn_plan_problem(ctx, problem, options, &plan);
 
     args->workspace = NULL;
     if (st != ATTN_OK)
@@ -186,86 +171,89 @@ static attn_status mirror_make(mirror *m)
 
 /* Nothing is written: then nothing is copied either, but the answer to an
  * unsupported problem stays the same. */
-static attn_status plan_only(attn_ctx *ctx, const attn_problem *p, const char *variant)
+static attn_status plan_only(attn_ctx *ctx, const attn_problem *p,
+                             const attn_options *options)
 {
     attn_plan *plan = NULL;
-    const attn_status st = attn_plan_problem(ctx, p, variant, &plan);
+    const attn_status st = attn_plan_problem(ctx, p, options, &plan);
 
     attn_plan_destroy(&plan);
     return st;
 }
 
-static attn_status run_mirrored(attn_ctx *ctx, attn_problem *p, const char *variant,
-                                const attn_args *host)
+static attn_status run_mirrored(attn_ctx *ctx, attn_problem *p, const attn_options *options,
+                                attn_args *host)
 {
     attn_args device = { .size = sizeof device };
-    mirror all[MAX_MIRRORS] = {
-        { .host = host->q, .device = &device.q, .layout = &p->layout[ATTN_TENSOR_Q] },
-        { .host = host->k, .device = &device.k, .layout = &p->layout[ATTN_TENSOR_K] },
-        { .host = host->v, .device = &device.v, .layout = &p->layout[ATTN_TENSOR_V] },
-        { .host = host->o,
-          .device = &device.o,
-          .layout = &p->layout[ATTN_TENSOR_O],
-          .output = true },
-        { .host = host->lse, .device = &device.lse, .output = true },
-        { .host = host->lens_kv, .device = &device.lens_kv },
-    };
+    /* then rows that belong to no query come back as they were */
+    const bool partial = p->features & (ATTN_FEAT_LENS_Q | ATTN_FEAT_PACKED_Q) ||
+                         host->status.type != ATTN_TYPE_NONE;
+    mirror all[ATTN_ARGS] = { 0 };
     attn_status st = ATTN_OK;
+    int n = 0;
 
     if (attn_tensor_empty(&host->o) && attn_tensor_empty(&host->lse))
-        return plan_only(ctx, p, variant);
-    for (int i = 0; i < MAX_MIRRORS && st == ATTN_OK; i++)
-        if (all[i].host.type != ATTN_TYPE_NONE)
-            st = mirror_make(&all[i]);
-    for (int i = 0; i < MAX_MIRRORS && st == ATTN_OK; i++) {
+        return plan_only(ctx, p, options);
+    for (int k = 0; k < ATTN_ARGS && st == ATTN_OK; k++) {
+        const attn_arg *arg = &attn_arg_list[k];
+        mirror *m = &all[n];
+
+        *m = (mirror){ .host = *attn_arg_tensor(host, k),
+                       .device = attn_arg_tensor(&device, k),
+                       .layout = arg->layout >= 0 ? &p->layout[arg->layout] : NULL,
+                       .output = arg->output };
+        if (m->host.type == ATTN_TYPE_NONE)
+            continue;
+        n++;
+        st = mirror_make(m);
+    }
+    for (int i = 0; i < n && st == ATTN_OK; i++) {
         const mirror *m = &all[i];
-        if (m->host.type == ATTN_TYPE_NONE || attn_tensor_empty(&m->host))
+        if (attn_tensor_empty(&m->host))
             continue;
         st = attn_memory_alloc(ctx, m->bytes, &m->device->data);
-        if (st == ATTN_OK && !m->output)
+        if (st == ATTN_OK && (!m->output || partial))
             st = upload(ctx, m);
     }
     if (st == ATTN_OK)
-        st = run(ctx, p, variant, &device);
-    for (int i = 0; i < MAX_MIRRORS && st == ATTN_OK; i++)
+        st = run(ctx, p, options, &device);
+    for (int i = 0; i < n && st == ATTN_OK; i++)
         if (all[i].output && all[i].device->data)
             st = download(ctx, &all[i]);
-    for (int i = 0; i < MAX_MIRRORS; i++)
+    for (int i = 0; i < n; i++)
         attn_memory_free(ctx, &all[i].device->data);
     return st;
 }
 
-static attn_status run_in_place(attn_ctx *ctx, attn_problem *p, const char *variant,
-                                const attn_args *host)
+static attn_status run_in_place(attn_ctx *ctx, attn_problem *p, const attn_options *options,
+                                attn_args *args)
 {
-    const attn_tensor *tensors[] = { &host->q, &host->k, &host->v, &host->o };
-    attn_args args = *host;
+    for (int k = 0; k < ATTN_ARGS; k++) {
+        const attn_tensor *t = attn_arg_tensor(args, k);
 
-    for (int t = 0; t < ATTN_TENSOR_COUNT; t++)
-        p->layout[t] = tensors[t]->type == ATTN_TYPE_NONE
-                           ? ATTN_LAYOUT_16
-                           : layout_of(tensors[t], (uintptr_t)tensors[t]->data);
-    return run(ctx, p, variant, &args);
+        if (attn_arg_list[k].layout >= 0)
+            p->layout[attn_arg_list[k].layout] = t->type == ATTN_TYPE_NONE
+                                                     ? ATTN_LAYOUT_16
+                                                     : layout_of(t, (uintptr_t)t->data);
+    }
+    return run(ctx, p, options, args);
 }
 
 attn_status attn_softmax_forward_host_args(attn_ctx *ctx, const attn_softmax_desc *desc,
                                            const attn_options *options,
                                            const attn_args *args)
 {
-    attn_options o = { .size = sizeof o };
     attn_softmax_desc d;
+    attn_options o;
     attn_problem p;
+    attn_extent extent;
     attn_args a;
-    int64_t len_q, len_kv;
     attn_status st;
 
     if (!ctx)
         return attn_fail(ATTN_ERR_INVALID, "ctx is NULL");
-    if (options && !attn_struct_copy(&o, sizeof o, options, options->size, sizeof o))
-        return attn_fail(ATTN_ERR_INVALID,
-                         "options.size = %zu, want sizeof(attn_options) = %zu",
-                         options->size, sizeof o);
-    if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK ||
+    if ((st = attn_options_read(&o, options)) != ATTN_OK ||
+        (st = attn_softmax_desc_read(&d, desc)) != ATTN_OK ||
         (st = attn_args_read(&a, args)) != ATTN_OK)
         return st;
     attn_problem_from_softmax(&p, &d);
@@ -273,11 +261,19 @@ attn_status attn_softmax_forward_host_args(attn_ctx *ctx, const attn_softmax_des
         p.features &= ~(uint32_t)ATTN_FEAT_LSE;
     else
         p.features |= ATTN_FEAT_LSE;
-    if ((st = attn_args_check(ctx, &p, &a, false, &len_q, &len_kv)) != ATTN_OK ||
-        (st = check_lens(&p, &a, len_kv)) != ATTN_OK)
+    if ((st = attn_args_check(ctx, &p, &a, false, &extent)) != ATTN_OK ||
+        (st = attn_args_check_indices(&p, &a, &extent)) != ATTN_OK)
         return st;
-    return ctx->backend->on_host ? run_in_place(ctx, &p, o.variant, &a)
-                                 : run_mirrored(ctx, &p, o.variant, &a);
+    return ctx->backend->on_host ? run_in_place(ctx, &p, &o, &a)
+                                 : run_mirrored(ctx, &p, &o, &a);
+}
+
+static uint32_t features_of(const attn_softmax_desc *d)
+{
+    attn_problem p;
+
+    attn_problem_from_softmax(&p, d);
+    return p.features;
 }
 
 attn_status attn_softmax_forward_host(attn_ctx *ctx, const attn_softmax_desc *desc,
@@ -291,9 +287,11 @@ attn_status attn_softmax_forward_host(attn_ctx *ctx, const attn_softmax_desc *de
 
     if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
         return st;
-    if (d.use & ATTN_USE_LENS_KV)
-        return attn_fail(ATTN_ERR_INVALID, "use has ATTN_USE_LENS_KV, which needs "
-                                           "attn_softmax_forward_host_args()");
+    for (int i = 0; i < ATTN_ARGS; i++)
+        if (!attn_arg_list[i].optional && attn_arg_list[i].feature & features_of(&d))
+            return attn_fail(ATTN_ERR_INVALID,
+                             "use has %s, which needs attn_softmax_forward_host_args()",
+                             attn_use_name(attn_arg_list[i].feature));
     dv = d.dim_v ? d.dim_v : d.dim_qk;
     /* inputs are never written: the tensor descriptor has no const of its own */
     args.q = attn_tensor_bhld((void *)(uintptr_t)q, d.type, d.batch, d.heads_q, d.len_q,

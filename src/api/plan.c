@@ -74,8 +74,8 @@ static attn_status prepare(attn_ctx *ctx, attn_plan *plan, bool *again)
     return *again ? ATTN_OK : set_proven(ctx, plan->kernel[0]);
 }
 
-attn_status attn_plan_problem(attn_ctx *ctx, const attn_problem *problem, const char *only,
-                              attn_plan **out)
+attn_status attn_plan_problem(attn_ctx *ctx, const attn_problem *problem,
+                              const attn_options *options, attn_plan **out)
 {
     attn_plan *plan = calloc(1, sizeof *plan);
     attn_status st = ATTN_OK;
@@ -91,7 +91,7 @@ attn_status attn_plan_problem(attn_ctx *ctx, const attn_problem *problem, const 
     /* Each turn rules out a variant or lowers a limit, so this ends. */
     pthread_mutex_lock(&ctx->lock);
     while (again && st == ATTN_OK) {
-        st = attn_choose(problem, &ctx->target, only, &plan->choice);
+        st = attn_choose(problem, &ctx->target, options, &plan->choice);
         if (st == ATTN_OK)
             st = prepare(ctx, plan, &again);
     }
@@ -109,7 +109,7 @@ attn_status attn_plan_softmax_with(attn_ctx *ctx, const attn_softmax_desc *desc,
                                    const attn_options *options, attn_plan **out)
 {
     attn_softmax_desc d;
-    attn_options o = { .size = sizeof o };
+    attn_options o;
     attn_problem problem;
     attn_status st;
 
@@ -118,14 +118,11 @@ attn_status attn_plan_softmax_with(attn_ctx *ctx, const attn_softmax_desc *desc,
     *out = NULL;
     if (!ctx)
         return attn_fail(ATTN_ERR_INVALID, "ctx is NULL");
-    if (options && !attn_struct_copy(&o, sizeof o, options, options->size, sizeof o))
-        return attn_fail(ATTN_ERR_INVALID,
-                         "options.size = %zu, want sizeof(attn_options) = %zu",
-                         options->size, sizeof o);
-    if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
+    if ((st = attn_options_read(&o, options)) != ATTN_OK ||
+        (st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
         return st;
     attn_problem_from_softmax(&problem, &d);
-    return attn_plan_problem(ctx, &problem, o.variant, out);
+    return attn_plan_problem(ctx, &problem, &o, out);
 }
 
 attn_status attn_plan_softmax(attn_ctx *ctx, const attn_softmax_desc *desc, attn_plan **out)
@@ -165,7 +162,8 @@ attn_status attn_softmax_variants(attn_ctx *ctx, const attn_softmax_desc *desc,
         if (i >= cap)
             continue;
         out[i] = (attn_variant_info){ .name = ctx->target.variants[i]->name,
-                                      .applicable = !reason };
+                                      .applicable = !reason,
+                                      .traits = ctx->target.variants[i]->traits };
         snprintf(out[i].reason, sizeof out[i].reason, "%s", reason ? reason : "");
     }
     pthread_mutex_unlock(&ctx->lock);

@@ -13,7 +13,7 @@
 
 /* The instance under test keeps its head sizes, types, features and tile; the
  * rest is small and odd: two tiles of keys and the edges of both. */
-enum { HEADS_Q = 2, HEADS_KV = 1, WINDOW = 9, OFFSET = 3 };
+enum { HEADS_Q = 2, HEADS_KV = 1, WINDOW = 9, OFFSET = 3, PAGE = 5 };
 
 static void shrink(attn_problem *tiny, const attn_problem *p, const attn_step *step)
 {
@@ -26,6 +26,7 @@ static void shrink(attn_problem *tiny, const attn_problem *p, const attn_step *s
     tiny->offset = p->features & ATTN_FEAT_OFFSET ? OFFSET : 0;
     tiny->window_left = attn_min(p->window_left, WINDOW);
     tiny->window_right = attn_min(p->window_right, WINDOW);
+    tiny->page_size = attn_min(p->page_size, PAGE);
     tiny->scale = (float)(1.0 / sqrt((double)p->d));
 }
 
@@ -51,14 +52,15 @@ static float value(attn_type type, const void *data, int64_t i)
                             : attn_f32_from_bf16(((const uint16_t *)data)[i]);
 }
 
-/* One call's tensors, in host memory and as the device's copies. */
-enum { Q, K, V, O, LSE, LENS, N_TENSORS };
-
+/* One call's tensors, in host memory and as the device's copies; by their place in
+ * attn_arg_list. */
 typedef struct trial {
     attn_problem p;
-    attn_tensor host[N_TENSORS];
-    void *want[N_TENSORS]; /* the oracle's outputs                */
-    void *device[N_TENSORS];
+    attn_extent extent;
+    attn_args args; /* shapes                              */
+    void *host[ATTN_ARGS];
+    void *want[ATTN_ARGS]; /* the oracle's outputs                */
+    void *device[ATTN_ARGS];
     void *workspace;
 } trial;
 
@@ -68,48 +70,74 @@ static size_t bytes_of(const attn_tensor *t)
            attn_type_bytes(t->type);
 }
 
-static attn_status make(trial *t)
+/* Integers that make odd but valid sequences: all of the queries and keys but the last,
+ * pages in reverse order. */
+static void fill_index(const trial *t, int k, int32_t *data, int64_t n)
 {
-    const attn_problem *p = &t->p;
+    const attn_extent *e = &t->extent;
 
-    t->host[Q] = attn_tensor_bhld(NULL, p->type, p->b, p->hq, p->lq, p->d);
-    t->host[K] = attn_tensor_bhld(NULL, p->type, p->b, p->hkv, p->lk, p->d);
-    t->host[V] = attn_tensor_bhld(NULL, p->type, p->b, p->hkv, p->lk, p->dv);
-    t->host[O] = attn_tensor_bhld(NULL, p->type, p->b, p->hq, p->lq, p->dv);
-    if (p->features & ATTN_FEAT_LSE)
-        t->host[LSE] = attn_tensor_bhld(NULL, ATTN_F32, p->b, p->hq, p->lq, 1);
-    if (p->features & ATTN_FEAT_LENS_KV)
-        t->host[LENS] = attn_tensor_vector(NULL, ATTN_I32, p->b);
-    for (int i = 0; i < N_TENSORS; i++) {
-        const size_t bytes = bytes_of(&t->host[i]);
-        if (!bytes)
-            continue;
-        t->host[i].data = calloc(1, bytes);
-        t->want[i] = calloc(1, bytes);
-        if (!t->host[i].data || !t->want[i])
-            return attn_fail(ATTN_ERR_NO_MEMORY, "%zu bytes", bytes);
-        if (i <= V)
-            fill(p->type, t->host[i].data, (int64_t)(bytes / attn_type_bytes(p->type)),
-                 (uint32_t)i + 1);
+    switch (attn_arg_list[k].feature) {
+    case ATTN_FEAT_LENS_Q: data[0] = (int32_t)attn_max(e->len_q - 1, 1); break;
+    case ATTN_FEAT_LENS_KV: data[0] = (int32_t)(e->len_kv - 1); break;
+    case ATTN_FEAT_OFFSETS: data[0] = OFFSET; break;
+    case ATTN_FEAT_PACKED_Q: data[0] = 0, data[1] = (int32_t)e->len_q; break;
+    case ATTN_FEAT_PACKED_K: data[0] = 0, data[1] = (int32_t)e->len_kv; break;
+    default:
+        for (int64_t i = 0; i < n; i++)
+            data[i] = (int32_t)(n - 1 - i);
     }
-    if (t->host[LENS].data)
-        *(int32_t *)t->host[LENS].data = (int32_t)(p->lk - 1);
+}
+
+static attn_status make_tensor(trial *t, int k)
+{
+    const attn_arg *arg = &attn_arg_list[k];
+    attn_tensor *x = attn_arg_tensor(&t->args, k);
+    uint32_t may;
+    int64_t n;
+
+    if (arg->feature & ~t->p.features || arg->at == offsetof(attn_args, status))
+        return ATTN_OK;
+    if (arg->feature == ATTN_FEAT_PAGES)
+        x->size[1] = t->extent.pages;
+    attn_arg_want(&t->p, &t->args, &t->extent, k, &x->type, x->size, &may);
+    *x = attn_tensor_bhld(NULL, x->type, x->size[0], x->size[1], x->size[2], x->size[3]);
+    n = (int64_t)(bytes_of(x) / attn_type_bytes(x->type));
+    t->host[k] = calloc(1, bytes_of(x) + 1);
+    t->want[k] = calloc(1, bytes_of(x) + 1);
+    if (!t->host[k] || !t->want[k])
+        return attn_fail(ATTN_ERR_NO_MEMORY, "%zu bytes", bytes_of(x));
+    if (arg->index)
+        fill_index(t, k, t->host[k], n);
+    else if (x->type == ATTN_BOOL)
+        for (int64_t i = 0; i < n; i++)
+            ((unsigned char *)t->host[k])[i] = i % 3 != 1;
+    else if (!arg->output)
+        fill(x->type, t->host[k], n, (uint32_t)k + 1);
     return ATTN_OK;
 }
 
-static attn_args args_of(const trial *t, void *const data[N_TENSORS])
+static attn_status make(trial *t)
 {
-    attn_args a = { .size = sizeof a,
-                    .q = t->host[Q],
-                    .k = t->host[K],
-                    .v = t->host[V],
-                    .o = t->host[O],
-                    .lse = t->host[LSE],
-                    .lens_kv = t->host[LENS] };
-    attn_tensor *to[N_TENSORS] = { &a.q, &a.k, &a.v, &a.o, &a.lse, &a.lens_kv };
+    const attn_problem *p = &t->p;
+    attn_status st = ATTN_OK;
 
-    for (int i = 0; i < N_TENSORS; i++)
-        to[i]->data = data[i];
+    t->extent = (attn_extent){
+        .len_q = p->lq, .len_kv = p->lk, .tokens_q = p->lq, .tokens_k = p->lk
+    };
+    if (p->page_size)
+        t->extent.pages = attn_ceil_div(p->lk, p->page_size);
+    for (int k = 0; k < ATTN_ARGS && st == ATTN_OK; k++)
+        st = make_tensor(t, k);
+    return st;
+}
+
+static attn_args args_of(const trial *t, void *const data[ATTN_ARGS])
+{
+    attn_args a = t->args;
+
+    a.size = sizeof a;
+    for (int k = 0; k < ATTN_ARGS; k++)
+        attn_arg_tensor(&a, k)->data = data[k];
     return a;
 }
 
@@ -123,7 +151,9 @@ static attn_status run_oracle(const trial *t)
     const attn_target target = { .backend = "host",
                                  .caps = one,
                                  .variants = attn_variants_for("host", &one) };
-    void *data[N_TENSORS];
+    const attn_options reference = { .size = sizeof reference,
+                                     .variant = "softmax_fwd_reference" };
+    void *data[ATTN_ARGS];
     const attn_kernel *kernel;
     attn_device *device = NULL;
     attn_choice choice;
@@ -132,11 +162,11 @@ static attn_status run_oracle(const trial *t)
     int64_t limit;
     attn_status st;
 
-    for (int i = 0; i < N_TENSORS; i++)
-        data[i] = i == O || i == LSE ? t->want[i] : t->host[i].data;
+    for (int k = 0; k < ATTN_ARGS; k++)
+        data[k] = attn_arg_list[k].output ? t->want[k] : t->host[k];
     args = args_of(t, data);
-    call = attn_call_of(&t->p, &args, t->p.lq, t->p.lk);
-    if ((st = attn_choose(&t->p, &target, "softmax_fwd_reference", &choice)) == ATTN_OK &&
+    call = attn_call_of(&t->p, &args, &t->extent);
+    if ((st = attn_choose(&t->p, &target, &reference, &choice)) == ATTN_OK &&
         (st = host->open(&(attn_env){ 0 }, 0, &device)) == ATTN_OK &&
         (st = host->kernel(device, choice.step, &kernel, &limit)) == ATTN_OK)
         st = host->launch(device, 1, &kernel, choice.step, &call, &(attn_stream){ 0 });
@@ -152,11 +182,11 @@ static attn_status run_device(const attn_ctx *ctx, trial *t, const attn_choice *
     attn_call call;
     attn_status st;
 
-    for (int i = 0; i < N_TENSORS; i++) {
-        const size_t bytes = bytes_of(&t->host[i]);
-        if (bytes && ((st = b->alloc(ctx->device, bytes, &t->device[i])) != ATTN_OK ||
-                      (st = b->upload(ctx->device, t->device[i], 0, t->host[i].data,
-                                      bytes)) != ATTN_OK))
+    for (int k = 0; k < ATTN_ARGS; k++) {
+        const size_t bytes = bytes_of(attn_arg_tensor(&t->args, k));
+        if (bytes &&
+            ((st = b->alloc(ctx->device, bytes, &t->device[k])) != ATTN_OK ||
+             (st = b->upload(ctx->device, t->device[k], 0, t->host[k], bytes)) != ATTN_OK))
             return st;
     }
     args = args_of(t, t->device);
@@ -166,36 +196,37 @@ static attn_status run_device(const attn_ctx *ctx, trial *t, const attn_choice *
         return st;
     args.workspace = t->workspace;
     args.workspace_bytes = (size_t)choice->workspace_bytes;
-    call = attn_call_of(&t->p, &args, t->p.lq, t->p.lk);
+    call = attn_call_of(&t->p, &args, &t->extent);
     if ((st = b->launch(ctx->device, choice->n_steps, kernel, choice->step, &call,
                         &(attn_stream){ 0 })) != ATTN_OK ||
         (st = b->wait(ctx->device)) != ATTN_OK)
         return st;
-    for (int i = O; i <= LSE && st == ATTN_OK; i++)
-        if (t->device[i])
-            st = b->download(ctx->device, t->host[i].data, t->device[i], 0,
-                             bytes_of(&t->host[i]));
+    for (int k = 0; k < ATTN_ARGS && st == ATTN_OK; k++)
+        if (attn_arg_list[k].output && t->device[k])
+            st = b->download(ctx->device, t->host[k], t->device[k], 0,
+                             bytes_of(attn_arg_tensor(&t->args, k)));
     return st;
 }
 
 /* Wide enough for any right order of operations; a wrong kernel is far off. */
-static void compare(const trial *t, char *denial, size_t cap)
+static void compare(trial *t, char *denial, size_t cap)
 {
     static const float tolerance[] = {
         [ATTN_F32] = 1e-4f, [ATTN_F16] = 4e-3f, [ATTN_BF16] = 3e-2f
     };
 
-    for (int i = O; i <= LSE; i++) {
-        const attn_tensor *h = &t->host[i];
-        const int64_t n = h->data ? (int64_t)(bytes_of(h) / attn_type_bytes(h->type)) : 0;
-        for (int64_t k = 0; k < n; k++) {
-            const float have = value(h->type, h->data, k);
-            const float want = value(h->type, t->want[i], k);
+    for (int k = 0; k < ATTN_ARGS; k++) {
+        const attn_tensor *x = attn_arg_tensor(&t->args, k);
+        const bool output = attn_arg_list[k].output && t->host[k];
+        const int64_t n = output ? (int64_t)(bytes_of(x) / attn_type_bytes(x->type)) : 0;
+        for (int64_t i = 0; i < n; i++) {
+            const float have = value(x->type, t->host[k], i);
+            const float want = value(x->type, t->want[k], i);
             if (have == want ||
-                fabsf(have - want) <= tolerance[h->type] * (1 + fabsf(want)))
+                fabsf(have - want) <= tolerance[t->p.type] * (1 + fabsf(want)))
                 continue;
             snprintf(denial, cap, "failed its self-test here: %s[%lld] = %g, want %g",
-                     i == O ? "o" : "lse", (long long)k, (double)have, (double)want);
+                     attn_arg_list[k].name, (long long)i, (double)have, (double)want);
             return;
         }
     }
@@ -213,11 +244,11 @@ attn_status attn_selftest(attn_ctx *ctx, const attn_problem *problem,
     if ((st = make(&t)) == ATTN_OK && (st = run_oracle(&t)) == ATTN_OK &&
         (st = run_device(ctx, &t, choice, kernel)) == ATTN_OK)
         compare(&t, denial, cap);
-    for (int i = 0; i < N_TENSORS; i++) {
-        free(t.host[i].data);
-        free(t.want[i]);
-        if (t.device[i])
-            ctx->backend->free(ctx->device, t.device[i]);
+    for (int k = 0; k < ATTN_ARGS; k++) {
+        free(t.host[k]);
+        free(t.want[k]);
+        if (t.device[k])
+            ctx->backend->free(ctx->device, t.device[k]);
     }
     if (t.workspace)
         ctx->backend->free(ctx->device, t.workspace);

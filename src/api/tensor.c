@@ -18,13 +18,12 @@ typedef struct operand {
     const char *name;
     const attn_tensor *t; /* NULL: left out                              */
     attn_type type;
-    int64_t size[4]; /* what it must have                           */
-    int32_t layout;  /* place in problem->layout; -1: none promised */
+    int64_t size[4];    /* what it must have                           */
+    uint32_t broadcast; /* bit i: size[i] may be 1 as well          */
+    int32_t layout;     /* place in problem->layout; -1: none promised */
     bool output;
     int64_t first, last; /* elements touched                            */
 } operand;
-
-enum { MAX_OPERANDS = 6 };
 
 bool attn_tensor_empty(const attn_tensor *t)
 {
@@ -136,8 +135,10 @@ static attn_status check_operand(const attn_ctx *ctx, const attn_problem *p, ope
     RULE(t->type == o->type, "%s.type = %s, want %s", o->name, attn_type_name(t->type),
          attn_type_name(o->type));
     for (int i = 0; i < 4; i++)
-        RULE(t->size[i] == o->size[i], "%s.size[%d] (%c) = %lld, want %lld", o->name, i,
-             axis[i], (long long)t->size[i], (long long)o->size[i]);
+        RULE(t->size[i] == o->size[i] || (o->broadcast & 1u << i && t->size[i] == 1),
+             "%s.size[%d] (%c) = %lld, want %lld%s", o->name, i,
+             o->broadcast == 0xf ? "BHQK"[i] : axis[i], (long long)t->size[i],
+             (long long)o->size[i], o->broadcast & 1u << i ? ", or 1 to broadcast" : "");
     if (attn_tensor_empty(t))
         return ATTN_OK;
     RULE(attn_tensor_extent(t, &o->first, &o->last),
@@ -215,62 +216,44 @@ static attn_status check_overlap(const operand *list, int n, bool addresses)
     return ATTN_OK;
 }
 
-attn_status attn_args_read(attn_args *args, const attn_args *from)
-{
-    RULE(from, "args is NULL");
-    RULE(attn_struct_copy(args, sizeof *args, from, from->size, sizeof *args),
-         "args.size = %zu, want sizeof(attn_args) = %zu", from->size, sizeof *args);
-    return ATTN_OK;
-}
-
 /* The tensors that are there, and what each must be. */
-static attn_status list_operands(const attn_problem *p, const attn_args *a, int64_t lq,
-                                 int64_t lk, operand *list, int *n)
+static attn_status list_operands(const attn_problem *p, attn_args *a, const attn_extent *e,
+                                 operand *list, int *n)
 {
-    const bool lens = (p->features & ATTN_FEAT_LENS_KV) != 0;
-
     *n = 0;
-    list[(*n)++] = (operand){ "q",           &a->q, p->type, { p->b, p->hq, lq, p->d },
-                              ATTN_TENSOR_Q, false, 0,       0 };
-    list[(*n)++] = (operand){ "k",           &a->k, p->type, { p->b, p->hkv, lk, p->d },
-                              ATTN_TENSOR_K, false, 0,       0 };
-    list[(*n)++] = (operand){ "v",           &a->v, p->type, { p->b, p->hkv, lk, p->dv },
-                              ATTN_TENSOR_V, false, 0,       0 };
-    if (a->o.type != ATTN_TYPE_NONE)
-        list[(*n)++] = (operand){ "o",           &a->o, p->type, { p->b, p->hq, lq, p->dv },
-                                  ATTN_TENSOR_O, true,  0,       0 };
-    if (a->lse.type != ATTN_TYPE_NONE) {
-        RULE(p->features & ATTN_FEAT_LSE,
-             "lse is given, but the plan was made without ATTN_USE_LSE");
-        list[(*n)++] =
-            (operand){ "lse", &a->lse, ATTN_F32, { p->b, p->hq, lq, 1 }, -1, true, 0, 0 };
+    for (int k = 0; k < ATTN_ARGS; k++) {
+        const attn_arg *arg = &attn_arg_list[k];
+        const bool belongs = !arg->feature || (p->features & arg->feature);
+        operand *o = &list[*n];
+
+        *o = (operand){ .name = arg->name,
+                        .t = attn_arg_tensor(a, k),
+                        .layout = arg->layout,
+                        .output = arg->output };
+        RULE(belongs || o->t->type == ATTN_TYPE_NONE,
+             "%s is given, but the plan was made without %s", arg->name,
+             attn_use_name(arg->feature));
+        RULE(!belongs || arg->optional || o->t->type != ATTN_TYPE_NONE, "%s is missing%s%s",
+             arg->name, arg->feature ? ", but the plan was made with " : "",
+             arg->feature ? attn_use_name(arg->feature) : "");
+        if (o->t->type == ATTN_TYPE_NONE)
+            continue;
+        attn_arg_want(p, a, e, k, &o->type, o->size, &o->broadcast);
+        (*n)++;
     }
-    RULE(lens || a->lens_kv.type == ATTN_TYPE_NONE,
-         "lens_kv is given, but the plan was made without ATTN_USE_LENS_KV");
-    RULE(!lens || a->lens_kv.type != ATTN_TYPE_NONE,
-         "lens_kv is missing, but the plan was made with ATTN_USE_LENS_KV");
-    if (lens)
-        list[(*n)++] = (operand){ "lens_kv", &a->lens_kv, ATTN_I32, { p->b, 1, 1, 1 },
-                                  -1,        false,       0,        0 };
     return ATTN_OK;
 }
 
 attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p,
-                            const attn_args *args, bool buffers, int64_t *len_q,
-                            int64_t *len_kv)
+                            const attn_args *args, bool buffers, attn_extent *extent)
 {
-    operand list[MAX_OPERANDS];
+    attn_args copy = *args;
+    operand list[ATTN_ARGS];
     attn_status st;
     int n = 0;
 
-    *len_q = args->q.size[2];
-    *len_kv = args->k.size[2];
-    RULE(*len_q >= 0 && *len_q <= p->lq, "q.size[2] (L) = %lld, want 0 .. %lld as planned",
-         (long long)*len_q, (long long)p->lq);
-    RULE(*len_kv >= 0 && *len_kv <= p->lk,
-         "k.size[2] (L) = %lld, want 0 .. %lld as planned", (long long)*len_kv,
-         (long long)p->lk);
-    if ((st = list_operands(p, args, *len_q, *len_kv, list, &n)) != ATTN_OK)
+    if ((st = attn_args_extent(p, args, extent)) != ATTN_OK ||
+        (st = list_operands(p, &copy, extent, list, &n)) != ATTN_OK)
         return st;
     for (int i = 0; i < n; i++)
         if ((st = check_operand(ctx, p, &list[i], buffers)) != ATTN_OK)

@@ -81,6 +81,7 @@ static attn_status parse_plan(attn_ctx *ctx, const char *text, attn_plan **out)
     char backend[32], variant[64], have[128];
     attn_text name = attn_text_in(have, sizeof have);
     const size_t n = strcspn(text, " ");
+    attn_options o = { .size = sizeof o, .variant = variant };
     const char *rest;
     attn_problem problem;
     attn_status st;
@@ -96,7 +97,7 @@ static attn_status parse_plan(attn_ctx *ctx, const char *text, attn_plan **out)
                          "context",
                          backend, ctx->target.backend);
     if ((st = attn_problem_parse(&problem, rest)) != ATTN_OK ||
-        (st = attn_plan_problem(ctx, &problem, variant, out)) != ATTN_OK)
+        (st = attn_plan_problem(ctx, &problem, &o, out)) != ATTN_OK)
         return st;
     attn_choice_text(&(*out)->choice, &ctx->target, &name);
     if (n == strlen(have) && !memcmp(have, text, n))
@@ -127,7 +128,7 @@ attn_status attn_softmax_explain(attn_ctx *ctx, const attn_softmax_desc *desc,
                                  const attn_options *options, char *text, size_t cap,
                                  size_t *len)
 {
-    attn_options o = { .size = sizeof o };
+    attn_options o;
     attn_softmax_desc d;
     attn_problem problem;
     attn_error_text before;
@@ -137,16 +138,13 @@ attn_status attn_softmax_explain(attn_ctx *ctx, const attn_softmax_desc *desc,
     attn_error_save(&before);
     if (!ctx || (cap && !text))
         return attn_fail(ATTN_ERR_INVALID, "%s is NULL", ctx ? "text" : "ctx");
-    if (options && !attn_struct_copy(&o, sizeof o, options, options->size, sizeof o))
-        return attn_fail(ATTN_ERR_INVALID,
-                         "options.size = %zu, want sizeof(attn_options) = %zu",
-                         options->size, sizeof o);
-    if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
+    if ((st = attn_options_read(&o, options)) != ATTN_OK ||
+        (st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
         return st;
     attn_problem_from_softmax(&problem, &d);
     out = attn_text_in(text, cap);
     pthread_mutex_lock(&ctx->lock);
-    st = attn_explain(&problem, &ctx->target, o.variant, &out);
+    st = attn_explain(&problem, &ctx->target, &o, &out);
     pthread_mutex_unlock(&ctx->lock);
     if (st != ATTN_OK)
         return st;

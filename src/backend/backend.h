@@ -25,14 +25,18 @@ typedef struct attn_env {
 typedef struct attn_device attn_device;
 typedef struct attn_kernel attn_kernel;
 
-/* One execution: tensors and numbers of this run, all checked. */
+/* One execution: tensors and numbers of this run, all checked. Biases, masks and slopes
+ * have their full sizes here, broadcast by strides of 0. */
 typedef struct attn_call {
     const attn_args *args;
-    int64_t batch, heads_q, heads_kv, len_q, len_kv;
-    attn_align align;         /* BOTTOM_RIGHT: offset = keys of the batch - len_q */
+    int64_t batch, heads_q, heads_kv;
+    int64_t len_q, len_kv;    /* the most of a batch                           */
+    int64_t tokens_q, tokens_k; /* packed: rows of the tensors                 */
+    int64_t pages, page_size;
     int64_t offset;           /* position of query 0 for TOP_LEFT              */
     int64_t left, right;      /* key j visible to query i when i + offset - left */
     float scale;              /*   <= j <= i + offset + right; or UNBOUNDED    */
+    float softcap;
 } attn_call;
 
 /* Where and after what to enqueue. All zero: the device's own queue. */

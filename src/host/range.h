@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* host/range.h: which keys a run of queries visits: causal, window, lengths. */
+/* host/range.h: which queries and keys a batch has, and which keys a run of queries
+ * visits: lengths, packed boundaries, causal, window. What the integer tensors hold is
+ * clamped to the buffers, and reported. */
 #ifndef ATTN_HOST_RANGE_H
 #define ATTN_HOST_RANGE_H
 
@@ -11,32 +13,83 @@ typedef struct attn_range {
     int64_t first, end;
 } attn_range;
 
-/* The number of keys of batch b, clamped to the buffer. */
-static inline int64_t attn_host_keys(const attn_host_softmax *s, int64_t b)
-{
-    int32_t n;
+/* One batch. */
+typedef struct attn_sequence {
+    int64_t queries, keys;
+    int64_t q_first, k_first; /* packed: where its tokens begin, else 0 */
+    int64_t position;         /* of query 0                             */
+} attn_sequence;
 
-    if (s->lens_kv.type == ATTN_TYPE_NONE)
-        return s->len_kv;
-    n = ((const int32_t *)s->lens_kv.data)[s->lens_kv.offset + b * s->lens_kv.stride[0]];
-    return attn_min(attn_max(n, 0), s->len_kv);
+static inline void attn_host_report(const attn_host_softmax *s, int bits)
+{
+    if (bits && s->t.status.type != ATTN_TYPE_NONE)
+        __atomic_fetch_or((int32_t *)s->t.status.data + s->t.status.offset, bits,
+                          __ATOMIC_RELAXED);
 }
 
-/* The position of query 0. */
-static inline int64_t attn_host_offset(const attn_host_softmax *s, int64_t keys)
+/* Entry b of a vector over the batch. */
+static inline int64_t attn_host_entry(const attn_tensor *t, int64_t b)
 {
-    return s->align == ATTN_ALIGN_BOTTOM_RIGHT ? keys - s->len_q : s->offset;
+    return ((const int32_t *)t->data)[t->offset + b * t->stride[0]];
 }
 
-/* The keys that at least one of the queries i .. i + n - 1 sees. Neighbouring
- * queries see neighbouring ranges, so the union has no hole. */
-static inline attn_range attn_host_range(const attn_host_softmax *s, int64_t keys,
-                                         int64_t i, int64_t n)
+static inline int64_t attn_host_length(const attn_host_softmax *s, int64_t n, int64_t most,
+                                       int bit)
 {
-    int64_t p = i + attn_host_offset(s, keys);
-    attn_range r = { attn_max(0, p - s->left), attn_min(keys, p + n - 1 + s->right + 1) };
+    int64_t clamped = attn_min(attn_max(n, 0), most);
 
-    if (r.first > r.end)
+    attn_host_report(s, n != clamped ? bit : 0);
+    return clamped;
+}
+
+/* Tokens cu[b] .. cu[b + 1] - 1 of `tokens`, `most` of them at most. */
+static inline int64_t attn_host_packed(const attn_host_softmax *s, const attn_tensor *cu,
+                                       int64_t b, int64_t tokens, int64_t most, int bit,
+                                       int64_t *first)
+{
+    int64_t begin = attn_host_entry(cu, b), end = attn_host_entry(cu, b + 1), n;
+
+    *first = attn_min(attn_max(begin, 0), tokens);
+    n = attn_min(attn_min(attn_max(end, *first), tokens) - *first, most);
+    attn_host_report(s, begin != *first || end != *first + n ? bit : 0);
+    return n;
+}
+
+static inline attn_sequence attn_host_sequence(const attn_host_softmax *s, int64_t b)
+{
+    const attn_args *t = &s->t;
+    attn_sequence x = { s->len_q, s->len_kv, 0, 0, s->offset };
+
+    if (t->cu_q.type != ATTN_TYPE_NONE)
+        x.queries = attn_host_packed(s, &t->cu_q, b, s->tokens_q, s->len_q,
+                                     ATTN_CLAMPED_CU_Q, &x.q_first);
+    if (t->cu_k.type != ATTN_TYPE_NONE)
+        x.keys = attn_host_packed(s, &t->cu_k, b, s->tokens_k, s->len_kv,
+                                  ATTN_CLAMPED_CU_K, &x.k_first);
+    if (t->lens_q.type != ATTN_TYPE_NONE)
+        x.queries = attn_host_length(s, attn_host_entry(&t->lens_q, b), x.queries,
+                                     ATTN_CLAMPED_LENS_Q);
+    if (t->lens_kv.type != ATTN_TYPE_NONE)
+        x.keys = attn_host_length(s, attn_host_entry(&t->lens_kv, b), x.keys,
+                                  ATTN_CLAMPED_LENS_KV);
+    if (t->block_table.type != ATTN_TYPE_NONE && !s->pages)
+        x.keys = attn_host_length(s, x.keys, 0, ATTN_CLAMPED_BLOCK_TABLE);
+    if (s->align_br)
+        x.position = x.keys - x.queries;
+    if (t->offsets.type != ATTN_TYPE_NONE)
+        x.position = attn_host_entry(&t->offsets, b);
+    return x;
+}
+
+/* The keys that at least one of the queries i .. i + n - 1 sees, but for masks.
+ * Neighbouring queries see neighbouring ranges, so the union has no hole. */
+static inline attn_range attn_host_range(const attn_host_softmax *s,
+                                         const attn_sequence *x, int64_t i, int64_t n)
+{
+    int64_t p = i + x->position;
+    attn_range r = { attn_max(0, p - s->left), attn_min(x->keys, p + n - 1 + s->right + 1) };
+
+    if (n <= 0 || r.first > r.end)
         r.first = r.end = 0;
     return r;
 }

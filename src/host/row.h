@@ -14,12 +14,6 @@
 #include <immintrin.h>
 #endif
 
-/* The index of the first element of row i. */
-static inline int64_t attn_row_at(const attn_tensor *t, int64_t b, int64_t h, int64_t i)
-{
-    return t->offset + b * t->stride[0] + h * t->stride[1] + i * t->stride[2];
-}
-
 /* Asks for the n elements of a row that will be loaded soon: where the rows of a
  * head lie a page apart ([B, L, H, D]) the processor does not foresee it. A hint:
  * `at` may be past the end, nothing is read. */

@@ -3,28 +3,35 @@
 #ifndef ATTN_HOST_SOFTMAX_H
 #define ATTN_HOST_SOFTMAX_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include <attn/plan.h>
 #include <attn/softmax.h>
 #include <attn/tensor.h>
 
 /* "No bound" for left and right below: larger than any distance of positions. */
 #define ATTN_UNBOUNDED ((int64_t)1 << 40)
 
-/* One execution, all checked. Tensors are views in host memory, any strides,
- * in the order [B, H, L, D]; o, lse and lens_kv may be ATTN_TYPE_NONE. */
+/* One execution, all checked. Tensors are views in host memory, any strides, as
+ * attn/plan.h says; those of features that are not there are ATTN_TYPE_NONE, biases,
+ * masks and slopes are broadcast by strides of 0. */
 typedef struct attn_host_softmax {
-    attn_tensor q, k, v, o, lse, lens_kv;
+    attn_args t;
     attn_type type;          /* of q, k, v, o                                 */
-    int64_t batch, heads_q, heads_kv, len_q, len_kv, dim_qk, dim_v;
-    attn_align align;        /* BOTTOM_RIGHT: offset = keys of the batch - len_q */
-    int64_t offset;          /* position of query 0 for TOP_LEFT              */
+    int64_t batch, heads_q, heads_kv, dim_qk, dim_v;
+    int64_t len_q, len_kv;   /* the most of a batch                           */
+    int64_t tokens_q, tokens_k; /* packed: rows of the tensors                */
+    int64_t pages, page_size;
+    bool align_br;           /* query 0 stands at keys - queries of its batch */
+    int64_t offset;          /* position of query 0 otherwise                 */
     int64_t left, right;     /* key j visible: i+offset-left <= j <= i+offset+right */
-    float scale;
+    float scale, softcap;    /* softcap 0: off                                */
     int64_t tile_q, tile_k;  /* queries and keys of a tile                    */
+    int64_t piece;           /* keys of a piece of the split; 0: not split    */
     int threads;
-    void *workspace;         /* threads * scratch bytes, aligned to 64        */
+    void *workspace;         /* threads * scratch bytes first, aligned to 64  */
     size_t scratch_bytes;    /* of one thread, a multiple of 64               */
 } attn_host_softmax;
 

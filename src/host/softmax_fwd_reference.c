@@ -3,7 +3,8 @@
  *
  * Computes  O and LSE as written in include/attn/softmax.h
  * Method    two passes over the visible keys: m and l, then the weighted sum;
- *           scores are computed again rather than kept, so nothing is allocated
+ *           scores are computed again rather than kept, so nothing is allocated. A
+ *           hidden key's rows are not read into anything
  * Layout    any strides, 64-bit; any types, each read and written in the type of
  *           its own view (an f32 output of a 16-bit problem is not rounded to 16)
  * Numerics  everything in double; one rounding to f32, from there to 16 bits
@@ -13,15 +14,11 @@
 #include <math.h>
 
 #include "core/float16.h"
-#include "host/range.h"
+#include "host/address.h"
+#include "host/score.h"
 
 /* Values summed at once; more than so many take another round of scores. */
 #define CHUNK 256
-
-static int64_t at(const attn_tensor *t, int64_t b, int64_t h, int64_t i)
-{
-    return t->offset + b * t->stride[0] + h * t->stride[1] + i * t->stride[2];
-}
 
 static double load(const attn_tensor *t, int64_t index)
 {
@@ -41,42 +38,91 @@ static void store(const attn_tensor *t, int64_t index, double x)
     }
 }
 
-/* s_ij of the query row at q and the key row at k. */
-static double score(const attn_host_softmax *s, int64_t q, int64_t k)
-{
-    double sum = 0;
+/* One query, and what holds for all of its keys. */
+typedef struct row {
+    const attn_host_softmax *s;
+    const attn_sequence *x;
+    int64_t b, h, kvh, i;
+    int64_t q;       /* its first element      */
+    attn_range keys; /* that it may see        */
+    double slope, m, l;
+} row;
 
+/* s_ij; -Inf: hidden, whatever the key's row holds. */
+static double score(const row *r, int64_t j)
+{
+    const attn_host_softmax *s = r->s;
+    const attn_tensor *k = &s->t.k, *bias = &s->t.bias, *mask = &s->t.mask;
+    int64_t at = attn_host_key_at(s, k, r->x, r->b, r->kvh, j);
+    double sum = 0, added = 0;
+
+    if (mask->type != ATTN_TYPE_NONE &&
+        !((const unsigned char *)mask->data)[attn_host_pair_at(mask, r->b, r->h, r->i, j)])
+        return -INFINITY;
+    if (bias->type != ATTN_TYPE_NONE)
+        added = attn_host_bias(bias, attn_host_pair_at(bias, r->b, r->h, r->i, j));
+    if (added == -INFINITY)
+        return -INFINITY;
+    added -= r->slope * fabs((double)(r->i + r->x->position - j));
     for (int64_t d = 0; d < s->dim_qk; d++)
-        sum += load(&s->q, q + d * s->q.stride[3]) * load(&s->k, k + d * s->k.stride[3]);
-    return s->scale * sum;
+        sum += load(&s->t.q, r->q + d * s->t.q.stride[3]) * load(k, at + d * k->stride[3]);
+    sum *= s->scale;
+    if (s->softcap > 0)
+        sum = s->softcap * tanh(sum / s->softcap);
+    return sum + added;
+}
+
+/* A weight; 0 for a hidden key. */
+static double weight(const row *r, double score)
+{
+    return score == -INFINITY ? 0 : exp(score - r->m);
+}
+
+/* O of columns e0 .. e0 + n - 1. */
+static void sum_values(const row *r, int64_t e0, int64_t n)
+{
+    const attn_host_softmax *s = r->s;
+    const attn_tensor *v = &s->t.v, *o = &s->t.o;
+    int64_t to = attn_host_query_at(s, o, r->x, r->b, r->h, r->i);
+    double sum[CHUNK] = { 0 };
+
+    for (int64_t j = r->keys.first; j < r->keys.end; j++) {
+        double p = weight(r, score(r, j)) / r->l;
+        int64_t at = attn_host_key_at(s, v, r->x, r->b, r->kvh, j) + e0 * v->stride[3];
+        for (int64_t e = 0; p != 0 && e < n; e++)
+            sum[e] += p * load(v, at + e * v->stride[3]);
+    }
+    for (int64_t e = 0; e < n; e++)
+        store(o, to + (e0 + e) * o->stride[3], sum[e]);
 }
 
 static void query(const attn_host_softmax *s, int64_t b, int64_t h, int64_t i)
 {
-    int64_t kvh = h / (s->heads_q / s->heads_kv), q = at(&s->q, b, h, i);
-    attn_range r = attn_host_range(s, attn_host_keys(s, b), i, 1);
-    double m = -INFINITY, l = 0;
+    const attn_sequence x = attn_host_sequence(s, b);
+    const double sink = attn_host_sink(s, h);
+    row r = { .s = s,
+              .x = &x,
+              .b = b,
+              .h = h,
+              .kvh = h / (s->heads_q / s->heads_kv),
+              .i = i,
+              .q = attn_host_query_at(s, &s->t.q, &x, b, h, i),
+              .keys = attn_host_range(s, &x, i, 1),
+              .slope = attn_host_slope(s, b, h),
+              .m = sink };
 
-    for (int64_t j = r.first; j < r.end; j++)
-        m = fmax(m, score(s, q, at(&s->k, b, kvh, j)));
-    for (int64_t j = r.first; j < r.end; j++)
-        l += exp(score(s, q, at(&s->k, b, kvh, j)) - m);
-    if (s->lse.type != ATTN_TYPE_NONE)
-        store(&s->lse, at(&s->lse, b, h, i), r.first < r.end ? m + log(l) : -INFINITY);
-
-    for (int64_t e0 = 0; s->o.type != ATTN_TYPE_NONE && e0 < s->dim_v; e0 += CHUNK) {
-        int64_t n = attn_min(CHUNK, s->dim_v - e0);
-        double o[CHUNK] = { 0 };
-
-        for (int64_t j = r.first; j < r.end; j++) {
-            double p = exp(score(s, q, at(&s->k, b, kvh, j)) - m) / l;
-            int64_t v = at(&s->v, b, kvh, j) + e0 * s->v.stride[3];
-            for (int64_t e = 0; e < n; e++)
-                o[e] += p * load(&s->v, v + e * s->v.stride[3]);
-        }
-        for (int64_t e = 0; e < n; e++)
-            store(&s->o, at(&s->o, b, h, i) + (e0 + e) * s->o.stride[3], o[e]);
-    }
+    if (i >= x.queries)
+        return;
+    for (int64_t j = r.keys.first; j < r.keys.end; j++)
+        r.m = fmax(r.m, score(&r, j));
+    r.l = weight(&r, sink);
+    for (int64_t j = r.keys.first; j < r.keys.end; j++)
+        r.l += weight(&r, score(&r, j));
+    if (s->t.lse.type != ATTN_TYPE_NONE)
+        store(&s->t.lse, attn_host_query_at(s, &s->t.lse, &x, b, h, i),
+              r.l > 0 || isnan(r.l) ? r.m + log(r.l) : -INFINITY);
+    for (int64_t e = 0; s->t.o.type != ATTN_TYPE_NONE && e < s->dim_v; e += CHUNK)
+        sum_values(&r, e, attn_min(CHUNK, s->dim_v - e));
 }
 
 void attn_host_softmax_fwd_reference(const attn_host_softmax *s)

@@ -40,7 +40,7 @@
 
 #include "host/level.h"
 #include "host/panel.h"
-#include "host/range.h"
+#include "host/address.h"
 #include "host/row.h"
 
 #define VECTORS 1
@@ -68,7 +68,7 @@ typedef struct unit {
     const attn_host_softmax *s;
     int64_t b, h, kvh, first; /* first query                                 */
     int queries;
-    int64_t keys, offset; /* keys of the batch, position of query 0      */
+    attn_sequence x; /* of the batch                                */
     int64_t rows, dim_v8;
     int64_t v_block; /* elements from one block of V to the next    */
     float *panels, *scores, *v, *v_row, *k;
@@ -91,15 +91,14 @@ static unit unit_make(const attn_host_softmax *s, int64_t n, float *scratch)
         .h = h,
         .kvh = h / (s->heads_q / s->heads_kv),
         .first = first,
-        .queries = (int)attn_min(s->tile_q, s->len_q - first),
-        .keys = attn_host_keys(s, b),
+        .x = attn_host_sequence(s, b),
         .rows = attn_round_up(s->tile_k, 8),
         .dim_v8 = attn_round_up(s->dim_v, 8),
         .panels = scratch,
         .v_block = (attn_round_up(s->tile_k, 8) + 4) * VB,
     };
 
-    u.offset = attn_host_offset(s, u.keys);
+    u.queries = (int)attn_max(0, attn_min(s->tile_q, u.x.queries - first));
     u.scores = u.panels + attn_round_up(s->tile_q, PANEL) * panel_floats(s);
     u.v = u.scores + u.rows * PANEL;
     u.v_row = u.v + u.dim_v8 / VB * u.v_block;
@@ -137,7 +136,8 @@ static void panel_start(const unit *u, const panel *p)
     for (int x = 0; x < lanes; x++) {
         float *q = (float *)p->q + x;
         if (x < p->queries) {
-            attn_row_load(u->k, &s->q, attn_row_at(&s->q, u->b, u->h, p->first + x),
+            attn_row_load(u->k, &s->t.q,
+                          attn_host_query_at(s, &s->t.q, &u->x, u->b, u->h, p->first + x),
                           s->dim_qk);
             for (int64_t d = 0; d < s->dim_qk; d++)
                 q[d * lanes] = u->k[d];
@@ -171,7 +171,7 @@ static inline void move(vf *total, vf *part, vf alpha)
 static void panel_total(const unit *u, const panel *p)
 {
     const float log2e = 0x1.715476p0f;
-    bool want_o = u->s->o.type != ATTN_TYPE_NONE;
+    bool want_o = u->s->t.o.type != ATTN_TYPE_NONE;
 
     for (int v = 0; v < p->vectors; v++) {
         vf base = vf_keep(p->m[v] != -INFINITY, p->m[v]);
@@ -189,7 +189,7 @@ static void panel_finish(const unit *u, const panel *p)
     const attn_host_softmax *s = u->s;
     int lanes = p->vectors * LANES;
     const float *m = (const float *)p->total_m, *l = (const float *)p->total_l;
-    bool want_o = s->o.type != ATTN_TYPE_NONE;
+    bool want_o = s->t.o.type != ATTN_TYPE_NONE;
 
     for (int v = 0; want_o && v < p->vectors; v++) {
         vi some = p->total_l[v] != 0.0f;
@@ -198,10 +198,12 @@ static void panel_finish(const unit *u, const panel *p)
     }
     for (int x = 0; x < p->queries; x++) {
         if (want_o)
-            attn_row_store(&s->o, attn_row_at(&s->o, u->b, u->h, p->first + x),
+            attn_row_store(&s->t.o,
+                           attn_host_query_at(s, &s->t.o, &u->x, u->b, u->h, p->first + x),
                            (const float *)p->total_o + x, lanes, s->dim_v);
-        if (s->lse.type != ATTN_TYPE_NONE)
-            ((float *)s->lse.data)[attn_row_at(&s->lse, u->b, u->h, p->first + x)] =
+        if (s->t.lse.type != ATTN_TYPE_NONE)
+            ((float *)s->t.lse
+                 .data)[attn_host_query_at(s, &s->t.lse, &u->x, u->b, u->h, p->first + x)] =
                 l[x] == 0 ? -INFINITY : (float)(m[x] + log(l[x]));
     }
 }
@@ -211,8 +213,9 @@ static void panel_finish(const unit *u, const panel *p)
  * type and the strides were; in place it was slower, even for a single query. */
 static void take_keys(const unit *u, int64_t j, int n)
 {
-    const attn_tensor *k = &u->s->k;
-    int64_t at = attn_row_at(k, u->b, u->kvh, j), step = k->stride[2], dim = u->s->dim_qk;
+    const attn_tensor *k = &u->s->t.k;
+    int64_t at = attn_host_key_at(u->s, k, &u->x, u->b, u->kvh, j), step = k->stride[2];
+    int64_t dim = u->s->dim_qk;
 
     for (int x = 0; x < n; x++, at += step) {
         attn_row_fetch(k, at + AHEAD * step, dim);
@@ -222,8 +225,9 @@ static void take_keys(const unit *u, int64_t j, int n)
 
 static void take_values(const unit *u, int64_t j, int n)
 {
-    const attn_tensor *v = &u->s->v;
-    int64_t at = attn_row_at(v, u->b, u->kvh, j), step = v->stride[2], dim = u->s->dim_v;
+    const attn_tensor *v = &u->s->t.v;
+    int64_t at = attn_host_key_at(u->s, v, &u->x, u->b, u->kvh, j), step = v->stride[2];
+    int64_t dim = u->s->dim_v;
 
     for (int64_t d = dim; d < u->dim_v8; d++)
         u->v_row[d] = 0;
@@ -239,10 +243,10 @@ static void take_values(const unit *u, int64_t j, int n)
 static void fold(const unit *u, const panel *p, int64_t first, int64_t end, int64_t row)
 {
     const attn_host_softmax *s = u->s;
-    int64_t position = p->first + u->offset, last = position + p->queries - 1;
+    int64_t position = p->first + u->x.position, last = position + p->queries - 1;
     panel_keys t = {
         .k = u->k + row * s->dim_qk,
-        .v = s->o.type != ATTN_TYPE_NONE ? u->v + row * VB : NULL,
+        .v = s->t.o.type != ATTN_TYPE_NONE ? u->v + row * VB : NULL,
         .block = u->v_block,
         .n = (int)(end - first),
         .edge = first < last - s->left || end - 1 > position + s->right,
@@ -258,11 +262,11 @@ static void fold(const unit *u, const panel *p, int64_t first, int64_t end, int6
 static void key_tile(const unit *u, int64_t j, int n)
 {
     take_keys(u, j, n);
-    if (u->s->o.type != ATTN_TYPE_NONE)
+    if (u->s->t.o.type != ATTN_TYPE_NONE)
         take_values(u, j, n);
     for (int x = 0; x * PANEL < u->queries; x++) {
         panel p = panel_at(u, x);
-        attn_range r = attn_host_range(u->s, u->keys, p.first, p.queries);
+        attn_range r = attn_host_range(u->s, &u->x, p.first, p.queries);
         int64_t first = attn_max(r.first, j), end = attn_min(r.end, j + n);
         if (first < end)
             fold(u, &p, first, end, first - j);
@@ -274,7 +278,7 @@ static void key_tile(const unit *u, int64_t j, int n)
 static void unit_run(const attn_host_softmax *s, int64_t n, float *scratch)
 {
     unit u = unit_make(s, n, scratch);
-    attn_range r = attn_host_range(s, u.keys, u.first, u.queries);
+    attn_range r = attn_host_range(s, &u.x, u.first, u.queries);
 
     for (int x = 0; x * PANEL < u.queries; x++) {
         panel p = panel_at(&u, x);

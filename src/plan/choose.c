@@ -68,9 +68,25 @@ static attn_status unknown_variant(const attn_target *target, const char *only)
                      target->backend, names);
 }
 
-attn_status attn_choose(const attn_problem *p, const attn_target *target, const char *only,
-                        attn_choice *out)
+attn_status attn_options_read(attn_options *options, const attn_options *from)
 {
+    *options = (attn_options){ .size = sizeof *options };
+    if (!from)
+        return ATTN_OK;
+    if (!attn_struct_copy(options, sizeof *options, from, from->size, sizeof *options))
+        return attn_fail(ATTN_ERR_INVALID,
+                         "options.size = %zu, want sizeof(attn_options) = %zu", from->size,
+                         sizeof *options);
+    if (options->splits < 0 || options->splits > 4096)
+        return attn_fail(ATTN_ERR_INVALID, "options.splits = %lld, want 0 .. 4096",
+                         (long long)options->splits);
+    return ATTN_OK;
+}
+
+attn_status attn_choose(const attn_problem *p, const attn_target *target,
+                        const attn_options *options, attn_choice *out)
+{
+    const char *const only = options ? options->variant : NULL;
     bool known = false;
 
     for (int i = 0; target->variants[i]; i++) {
@@ -80,11 +96,12 @@ attn_status attn_choose(const attn_problem *p, const attn_target *target, const 
         if (only && strcmp(only, v->name))
             continue;
         known = true;
-        if (attn_refusal(p, target, i))
+        if ((!only && v->traits & ATTN_TRAIT_BY_NAME) || attn_refusal(p, target, i))
             continue;
         memset(out, 0, sizeof *out);
         out->variant = v;
         out->index = i;
+        out->splits = options ? options->splits : 0;
         v->lower(p, &caps, out);
         return ATTN_OK;
     }

@@ -67,11 +67,12 @@ static void explain_choice(const attn_problem *p, const attn_target *target,
     attn_text_add(text, "workspace  %lld bytes\n", (long long)choice->workspace_bytes);
 }
 
-attn_status attn_explain(const attn_problem *p, const attn_target *target, const char *only,
-                         attn_text *text)
+attn_status attn_explain(const attn_problem *p, const attn_target *target,
+                         const attn_options *options, attn_text *text)
 {
+    const char *const only = options ? options->variant : NULL;
     attn_choice choice;
-    const attn_status st = attn_choose(p, target, only, &choice);
+    const attn_status st = attn_choose(p, target, options, &choice);
     const bool planned = st == ATTN_OK;
 
     if (!planned && st != ATTN_ERR_UNSUPPORTED)

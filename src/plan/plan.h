@@ -7,6 +7,8 @@
 
 #include <stdbool.h>
 
+#include <attn/plan.h>
+
 #include "core/text.h"
 #include "plan/step.h"
 #include "problem/problem.h"
@@ -28,6 +30,8 @@ typedef struct attn_choice {
     attn_step step[ATTN_MAX_STEPS];
     int32_t n_steps;
     int64_t workspace_bytes;
+    int64_t splits;              /* in lower(): what the caller fixed, 0: nothing;
+                                    afterwards the pieces at the planned lengths, or 0 */
     char instance[96];           /* "br48,bc64,vw8,d64,f32"                   */
     const char *tile_reason;     /* why this tile; static                     */
     attn_budget budget[ATTN_MAX_BUDGET];
@@ -39,6 +43,7 @@ struct attn_variant {
     const char *name;            /* softmax_fwd_tile                          */
     const char *about;           /* one line for people                       */
     uint32_t features;           /* ATTN_FEAT_ bits that it takes             */
+    uint32_t traits;             /* ATTN_TRAIT_ bits                          */
 
     /* NULL: applicable; otherwise the reason as --explain prints it, static.
      * Operation, type and features have been checked before. */
@@ -71,18 +76,22 @@ const attn_variant *const *attn_variants_for(const char *backend, const attn_cap
  * behind "supported?", the workspace and the launch. */
 const char *attn_refusal(const attn_problem *p, const attn_target *target, int index);
 
-/* Picks the first variant that takes the problem, or the one named `only`.
- * INVALID: no variant of that name. UNSUPPORTED: with every reason. */
-attn_status attn_choose(const attn_problem *p, const attn_target *target, const char *only,
-                        attn_choice *out);
+/* Picks the first variant that takes the problem, or the one that `options` name (NULL:
+ * none; read by attn_options_read()). INVALID: no variant of that name.
+ * UNSUPPORTED: with every reason. */
+attn_status attn_choose(const attn_problem *p, const attn_target *target,
+                        const attn_options *options, attn_choice *out);
+
+/* Reads a caller's options of any known size; NULL: none. */
+attn_status attn_options_read(attn_options *options, const attn_options *from);
 
 /* Appends "opencl:softmax_fwd_tile_cpu[instance]". */
 void attn_choice_text(const attn_choice *choice, const attn_target *target, attn_text *text);
 
 /* Appends the explanation that attn/text.h promises. INVALID: no variant of that
  * name. */
-attn_status attn_explain(const attn_problem *p, const attn_target *target, const char *only,
-                         attn_text *text);
+attn_status attn_explain(const attn_problem *p, const attn_target *target,
+                         const attn_options *options, attn_text *text);
 
 /* The published starting tile for `elements` of fast memory, floored so that it
  * keeps its own budget:

@@ -4,6 +4,7 @@
 #ifndef ATTN_PLAN_STEP_H
 #define ATTN_PLAN_STEP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,7 +29,7 @@ typedef struct attn_caps {
 /* "No bound" for left and right: larger than any distance of positions. */
 #define ATTN_STEP_UNBOUNDED ((int64_t)1 << 40)
 
-enum { ATTN_MAX_DEFINES = 32, ATTN_MAX_STEPS = 4 };
+enum { ATTN_MAX_DEFINES = 48, ATTN_MAX_STEPS = 8 };
 
 /* A compile-time number of a kernel instance. */
 typedef struct attn_define {
@@ -41,15 +42,24 @@ typedef struct attn_step {
     attn_define define[ATTN_MAX_DEFINES];
     int32_t n_defines;
 
-    /* Groups: one for each tile of queries, head and batch of the run. */
+    /* Groups: ceil(queries / tile_q) * heads_q * batch. With `grouped` the queries of
+     * all heads that share a key/value head are one run: ceil(queries * Hq / Hkv /
+     * tile_q) * heads_kv * batch. Times ceil(keys / piece) if piece is not 0. */
     int64_t tile_q, tile_k;      /* in tokens                                  */
+    int64_t piece;               /* keys of a group; 0: all                    */
+    bool grouped;
     int64_t block;               /* work-items of a group                      */
+
+    /* The steps of a choice run in rounds over so many (batch, head) pairs and so
+     * many queries of each, all steps with the same numbers; 0: all in one. */
+    int64_t round_heads, round_queries;
     int64_t fast_bytes;          /* local memory that a group uses             */
     int64_t threads;             /* host                                       */
     int64_t scratch_bytes;       /* host: workspace of one thread              */
 
     attn_type type;
     int64_t d, dv;
+    bool align_br;               /* query 0 stands at keys - queries           */
 } attn_step;
 
 /* Adds a define; the planner's own code, so too many is a bug. */

@@ -70,17 +70,31 @@ void attn_step_softmax(attn_step *step, const attn_problem *p)
     static const char *const contiguous[] = { "CONTIG_Q", "CONTIG_K", "CONTIG_V",
                                               "CONTIG_O" };
 
+    static const struct {
+        const char *name;
+        uint32_t feature;
+    } same[] = {
+        { "FEAT_ALIGN_BR", ATTN_FEAT_ALIGN_BR }, { "FEAT_OFFSETS", ATTN_FEAT_OFFSETS },
+        { "FEAT_LENS_Q", ATTN_FEAT_LENS_Q },     { "FEAT_LENS_KV", ATTN_FEAT_LENS_KV },
+        { "FEAT_PACKED_Q", ATTN_FEAT_PACKED_Q }, { "FEAT_PACKED_K", ATTN_FEAT_PACKED_K },
+        { "FEAT_PAGES", ATTN_FEAT_PAGES },       { "FEAT_SOFTCAP", ATTN_FEAT_SOFTCAP },
+        { "FEAT_BIAS", ATTN_FEAT_BIAS },         { "FEAT_MASK", ATTN_FEAT_MASK },
+        { "FEAT_ALIBI", ATTN_FEAT_ALIBI },       { "FEAT_SINKS", ATTN_FEAT_SINKS },
+        { "FEAT_LSE", ATTN_FEAT_LSE },
+    };
+
     step->type = p->type;
     step->d = p->d;
     step->dv = p->dv;
+    step->align_br = (p->features & ATTN_FEAT_ALIGN_BR) != 0;
     attn_step_define(step, "TYPE", p->type - ATTN_F32); /* TYPE_ in types.clh */
     attn_step_define(step, "D", p->d);
     attn_step_define(step, "DV", p->dv);
     attn_step_define(step, "FEAT_RANGE_LEFT", attn_problem_bounded_left(p));
     attn_step_define(step, "FEAT_RANGE_RIGHT", attn_problem_bounded_right(p));
-    attn_step_define(step, "FEAT_ALIGN_BR", (p->features & ATTN_FEAT_ALIGN_BR) != 0);
-    attn_step_define(step, "FEAT_LENS", (p->features & ATTN_FEAT_LENS_KV) != 0);
-    attn_step_define(step, "FEAT_LSE", (p->features & ATTN_FEAT_LSE) != 0);
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
+        attn_step_define(step, same[i].name, (p->features & same[i].feature) != 0);
+    attn_step_define(step, "BIAS_TYPE", p->type_bias ? p->type_bias - ATTN_F32 : 0);
     for (int t = 0; t < ATTN_TENSOR_COUNT; t++)
         attn_step_define(step, contiguous[t], p->layout[t] != ATTN_LAYOUT_ANY);
 }

@@ -20,9 +20,18 @@ typedef enum attn_pass { ATTN_PASS_FWD = 0 } attn_pass;
     X(CAUSAL, "causal")          \
     X(ALIGN_BR, "align=br")      \
     X(OFFSET, "offset")          \
+    X(OFFSETS, "offsets")        \
     X(WINDOW, "window")          \
     X(SOFTCAP, "softcap")        \
+    X(BIAS, "bias")              \
+    X(MASK, "mask")              \
+    X(ALIBI, "alibi")            \
+    X(SINKS, "sinks")            \
+    X(LENS_Q, "qlens")           \
     X(LENS_KV, "lens")           \
+    X(PACKED_Q, "packed=q")      \
+    X(PACKED_K, "packed=k")      \
+    X(PAGES, "pages")            \
     X(LSE, "lse")
 
 enum {
@@ -36,6 +45,13 @@ enum {
 #define X(name, word) ATTN_FEAT_##name = 1 << ATTN_FEAT_BIT_##name,
     ATTN_FEATURE_LIST(X)
 #undef X
+};
+
+/* Every feature of the forward pass, and those that a loop over keys sees as more
+ * than a range of keys: values and masks of single scores. */
+enum {
+    ATTN_FEATURES_ALL = (1 << ATTN_FEAT_COUNT) - 1,
+    ATTN_FEATURES_TERMS = ATTN_FEAT_BIAS | ATTN_FEAT_MASK | ATTN_FEAT_ALIBI
 };
 
 /* The tensors that have a layout, in the order of `layout`. */
@@ -52,6 +68,8 @@ typedef struct attn_problem {
     int64_t window_left, window_right;     /* -1: unbounded                   */
     float scale;                           /* always the value in force       */
     float softcap;                         /* 0: off                          */
+    attn_type type_bias;                   /* NONE: there is no bias          */
+    int64_t page_size;                     /* 0: no pages                     */
     int32_t scale_given;                   /* text prints it                  */
     attn_layout layout[ATTN_TENSOR_COUNT]; /* never ELEMENT: 4 or 2 bytes     */
 } attn_problem;
@@ -61,6 +79,9 @@ typedef struct attn_problem {
 
 /* The word of a feature bit, as texts and reasons write it. */
 const char *attn_feature_word(uint32_t bit);
+
+/* The name of the ATTN_USE_ bit that gives a problem a feature: "ATTN_USE_BIAS". */
+const char *attn_use_name(uint32_t feature);
 
 /* What a layout promises: bytes that addresses and strides are multiples of;
  * 0 for ATTN_LAYOUT_ANY. */

@@ -19,7 +19,9 @@
 enum {
     KNOWN_USE = ATTN_USE_CAUSAL | ATTN_USE_ALIGN | ATTN_USE_OFFSET | ATTN_USE_WINDOW |
                 ATTN_USE_SCALE | ATTN_USE_LENS_KV | ATTN_USE_LSE | ATTN_USE_LAYOUT |
-                ATTN_USE_SOFTCAP
+                ATTN_USE_SOFTCAP | ATTN_USE_BIAS | ATTN_USE_MASK | ATTN_USE_ALIBI |
+                ATTN_USE_SINKS | ATTN_USE_LENS_Q | ATTN_USE_OFFSETS | ATTN_USE_PACKED_Q |
+                ATTN_USE_PACKED_K | ATTN_USE_PAGES
 };
 
 static const int64_t MOST = INT32_MAX;
@@ -78,10 +80,9 @@ static attn_status check_layout(const char *name, attn_layout layout)
     return ATTN_OK;
 }
 
-static attn_status check_optional(const attn_softmax_desc *d)
+static attn_status check_position(const attn_softmax_desc *d)
 {
     const bool br = (d->use & ATTN_USE_ALIGN) && d->align == ATTN_ALIGN_BOTTOM_RIGHT;
-    attn_status st = ATTN_OK;
 
     if (d->use & ATTN_USE_ALIGN)
         RULE(d->align == ATTN_ALIGN_TOP_LEFT || d->align == ATTN_ALIGN_BOTTOM_RIGHT,
@@ -93,6 +94,11 @@ static attn_status check_optional(const attn_softmax_desc *d)
         RULE(d->offset >= INT32_MIN && d->offset <= INT32_MAX,
              "offset = %lld, want -2^31 .. 2^31 - 1", (long long)d->offset);
     }
+    if (d->use & ATTN_USE_OFFSETS) {
+        RULE(!br, "offsets beside align = ATTN_ALIGN_BOTTOM_RIGHT, want one of them");
+        RULE(!(d->use & ATTN_USE_OFFSET), "offsets beside offset = %lld, want one of them",
+             (long long)d->offset);
+    }
     if (d->use & ATTN_USE_WINDOW) {
         RULE(d->window_left >= -1 && d->window_left <= MOST,
              "window_left = %lld, want 0 .. 2^31 - 1, or -1 for unbounded",
@@ -101,11 +107,31 @@ static attn_status check_optional(const attn_softmax_desc *d)
              "window_right = %lld, want 0 .. 2^31 - 1, or -1 for unbounded",
              (long long)d->window_right);
     }
+    return ATTN_OK;
+}
+
+static attn_status check_optional(const attn_softmax_desc *d)
+{
+    attn_status st = check_position(d);
+
+    if (st != ATTN_OK)
+        return st;
     if (d->use & ATTN_USE_SCALE)
         RULE(isfinite(d->scale), "scale = %g, want a finite number", (double)d->scale);
     if (d->use & ATTN_USE_SOFTCAP)
         RULE(isfinite(d->softcap) && d->softcap >= 0, "softcap = %g, want >= 0 and finite",
              (double)d->softcap);
+    if (d->use & ATTN_USE_BIAS)
+        RULE(d->type_bias == ATTN_F32 || d->type_bias == ATTN_F16 ||
+                 d->type_bias == ATTN_BF16,
+             "type_bias = %d, want ATTN_F32, ATTN_F16 or ATTN_BF16", (int)d->type_bias);
+    if (d->use & ATTN_USE_PAGES) {
+        RULE(d->page_size >= 1 && d->page_size <= MOST,
+             "page_size = %lld, want 1 .. 2^31 - 1", (long long)d->page_size);
+        RULE(!(d->use & ATTN_USE_PACKED_K),
+             "page_size = %lld beside packed keys, want one of them",
+             (long long)d->page_size);
+    }
     if (d->use & ATTN_USE_LAYOUT) {
         if ((st = check_layout("q", d->layout_q)) != ATTN_OK ||
             (st = check_layout("k", d->layout_k)) != ATTN_OK ||
@@ -143,8 +169,6 @@ static attn_layout canonical_layout(attn_layout layout, attn_type type)
 
 static void read_position(attn_problem *p, const attn_softmax_desc *d)
 {
-    if (d->use & ATTN_USE_CAUSAL)
-        p->features |= ATTN_FEAT_CAUSAL;
     if ((d->use & ATTN_USE_ALIGN) && d->align == ATTN_ALIGN_BOTTOM_RIGHT)
         p->features |= ATTN_FEAT_ALIGN_BR;
     if ((d->use & ATTN_USE_OFFSET) && d->offset) {
@@ -157,6 +181,47 @@ static void read_position(attn_problem *p, const attn_softmax_desc *d)
         p->window_left = d->window_left;
         p->window_right = d->window_right;
     }
+}
+
+/* Features that come and go with one bit of `use`. */
+static const struct {
+    uint32_t feature, use;
+} same[] = {
+    { ATTN_FEAT_CAUSAL, ATTN_USE_CAUSAL },     { ATTN_FEAT_OFFSETS, ATTN_USE_OFFSETS },
+    { ATTN_FEAT_BIAS, ATTN_USE_BIAS },         { ATTN_FEAT_MASK, ATTN_USE_MASK },
+    { ATTN_FEAT_ALIBI, ATTN_USE_ALIBI },       { ATTN_FEAT_SINKS, ATTN_USE_SINKS },
+    { ATTN_FEAT_LENS_Q, ATTN_USE_LENS_Q },     { ATTN_FEAT_LENS_KV, ATTN_USE_LENS_KV },
+    { ATTN_FEAT_PACKED_Q, ATTN_USE_PACKED_Q }, { ATTN_FEAT_PACKED_K, ATTN_USE_PACKED_K },
+    { ATTN_FEAT_PAGES, ATTN_USE_PAGES },       { ATTN_FEAT_LSE, ATTN_USE_LSE },
+};
+
+/* Those of which a field decides too: window (-1, -1) is none. */
+static const struct {
+    uint32_t feature, use;
+} decided[] = {
+    { ATTN_FEAT_ALIGN_BR, ATTN_USE_ALIGN },
+    { ATTN_FEAT_OFFSET, ATTN_USE_OFFSET },
+    { ATTN_FEAT_WINDOW, ATTN_USE_WINDOW },
+    { ATTN_FEAT_SOFTCAP, ATTN_USE_SOFTCAP },
+};
+
+const char *attn_use_name(uint32_t feature)
+{
+    static const struct {
+        uint32_t feature;
+        const char *name;
+    } names[] = {
+#define NAME(name) { ATTN_FEAT_##name, "ATTN_USE_" #name }
+        NAME(LSE),      NAME(BIAS),     NAME(MASK),    NAME(ALIBI),
+        NAME(SINKS),    NAME(LENS_Q),   NAME(LENS_KV), NAME(OFFSETS),
+        NAME(PACKED_Q), NAME(PACKED_K), NAME(PAGES),
+#undef NAME
+    };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (names[i].feature == feature)
+            return names[i].name;
+    return "?";
 }
 
 void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *d)
@@ -182,10 +247,13 @@ void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *d)
         p->features |= ATTN_FEAT_SOFTCAP;
         p->softcap = d->softcap;
     }
-    if (d->use & ATTN_USE_LENS_KV)
-        p->features |= ATTN_FEAT_LENS_KV;
-    if (d->use & ATTN_USE_LSE)
-        p->features |= ATTN_FEAT_LSE;
+    if (d->use & ATTN_USE_BIAS)
+        p->type_bias = d->type_bias;
+    if (d->use & ATTN_USE_PAGES)
+        p->page_size = d->page_size;
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
+        if (d->use & same[i].use)
+            p->features |= same[i].feature;
     if (d->use & ATTN_USE_LAYOUT)
         for (int t = 0; t < ATTN_TENSOR_COUNT; t++)
             p->layout[t] = canonical_layout(layout[t], p->type);
@@ -193,15 +261,6 @@ void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *d)
 
 void attn_problem_to_softmax(const attn_problem *p, attn_softmax_desc *d)
 {
-    static const struct {
-        uint32_t feature, use;
-    } same[] = {
-        { ATTN_FEAT_CAUSAL, ATTN_USE_CAUSAL },   { ATTN_FEAT_ALIGN_BR, ATTN_USE_ALIGN },
-        { ATTN_FEAT_OFFSET, ATTN_USE_OFFSET },   { ATTN_FEAT_WINDOW, ATTN_USE_WINDOW },
-        { ATTN_FEAT_SOFTCAP, ATTN_USE_SOFTCAP }, { ATTN_FEAT_LENS_KV, ATTN_USE_LENS_KV },
-        { ATTN_FEAT_LSE, ATTN_USE_LSE },
-    };
-
     *d = (attn_softmax_desc){
         .size = sizeof *d,
         .type = p->type,
@@ -223,10 +282,15 @@ void attn_problem_to_softmax(const attn_problem *p, attn_softmax_desc *d)
         .layout_k = p->layout[ATTN_TENSOR_K],
         .layout_v = p->layout[ATTN_TENSOR_V],
         .layout_o = p->layout[ATTN_TENSOR_O],
+        .type_bias = p->type_bias,
+        .page_size = p->page_size,
     };
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         if (p->features & same[i].feature)
             d->use |= same[i].use;
+    for (size_t i = 0; i < sizeof decided / sizeof decided[0]; i++)
+        if (p->features & decided[i].feature)
+            d->use |= decided[i].use;
     if (p->scale_given)
         d->use |= ATTN_USE_SCALE;
     for (int t = 0; t < ATTN_TENSOR_COUNT; t++)

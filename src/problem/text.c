@@ -61,6 +61,23 @@ static void layout_text(const attn_problem *p, attn_text *text)
         attn_text_add(text, ":%s", layout_word(l[t]));
 }
 
+enum { PACKED = ATTN_FEAT_PACKED_Q | ATTN_FEAT_PACKED_K };
+
+/* Words without a value, in order: printed if of the features `of` just `are` set. */
+static const struct {
+    const char *word;
+    uint32_t of, are;
+} flags[] = {
+    { "mask", ATTN_FEAT_MASK, ATTN_FEAT_MASK },
+    { "alibi", ATTN_FEAT_ALIBI, ATTN_FEAT_ALIBI },
+    { "sinks", ATTN_FEAT_SINKS, ATTN_FEAT_SINKS },
+    { "qlens", ATTN_FEAT_LENS_Q, ATTN_FEAT_LENS_Q },
+    { "lens", ATTN_FEAT_LENS_KV, ATTN_FEAT_LENS_KV },
+    { "packed", PACKED, PACKED },
+    { "packed=q", PACKED, ATTN_FEAT_PACKED_Q },
+    { "packed=k", PACKED, ATTN_FEAT_PACKED_K },
+};
+
 void attn_problem_text(const attn_problem *p, attn_text *text)
 {
     attn_text_add(text, "softmax_fwd:%s,b%lld,hq%lld,hkv%lld,lq%lld,lk%lld,d%lld",
@@ -74,6 +91,8 @@ void attn_problem_text(const attn_problem *p, attn_text *text)
         attn_text_add(text, ",align=br");
     if (p->features & ATTN_FEAT_OFFSET)
         attn_text_add(text, ",offset=%lld", (long long)p->offset);
+    if (p->features & ATTN_FEAT_OFFSETS)
+        attn_text_add(text, ",offsets");
     if (p->features & ATTN_FEAT_WINDOW)
         attn_text_add(text, ",window=%lld:%lld", (long long)p->window_left,
                       (long long)p->window_right);
@@ -81,8 +100,13 @@ void attn_problem_text(const attn_problem *p, attn_text *text)
         attn_text_add(text, ",scale="), attn_text_number(text, p->scale);
     if (p->features & ATTN_FEAT_SOFTCAP)
         attn_text_add(text, ",softcap="), attn_text_number(text, p->softcap);
-    if (p->features & ATTN_FEAT_LENS_KV)
-        attn_text_add(text, ",lens");
+    if (p->features & ATTN_FEAT_BIAS)
+        attn_text_add(text, ",bias=%s", attn_type_name(p->type_bias));
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+        if ((p->features & flags[i].of) == flags[i].are)
+            attn_text_add(text, ",%s", flags[i].word);
+    if (p->features & ATTN_FEAT_PAGES)
+        attn_text_add(text, ",pages=%lld", (long long)p->page_size);
     if (p->features & ATTN_FEAT_LSE)
         attn_text_add(text, ",lse");
     layout_text(p, text);
@@ -153,7 +177,21 @@ static bool layout(const char *at, const char *end, attn_softmax_desc *d)
     return true;
 }
 
-typedef enum kind { TYPE, DIM, FLAG, ALIGN, INTEGER, NUMBER, WINDOW, LAYOUT } kind;
+static bool bias_type(const char *at, const char *end, attn_softmax_desc *d)
+{
+    static const attn_type types[] = { ATTN_F32, ATTN_F16, ATTN_BF16 };
+
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        const char *name = attn_type_name(types[i]);
+        if (strlen(name) == (size_t)(end - at) && !memcmp(name, at, (size_t)(end - at))) {
+            d->type_bias = types[i];
+            return true;
+        }
+    }
+    return false;
+}
+
+typedef enum kind { TYPE, DIM, FLAG, ALIGN, INTEGER, NUMBER, WINDOW, LAYOUT, BIAS } kind;
 
 #define AT(field) offsetof(attn_softmax_desc, field)
 
@@ -178,10 +216,20 @@ static const struct {
     { "causal", FLAG, 0, ATTN_USE_CAUSAL, false, "causal" },
     { "align=", ALIGN, AT(align), ATTN_USE_ALIGN, false, "align=br or align=tl" },
     { "offset=", INTEGER, AT(offset), ATTN_USE_OFFSET, false, "offset=INTEGER" },
+    { "offsets", FLAG, 0, ATTN_USE_OFFSETS, false, "offsets" },
     { "window=", WINDOW, 0, ATTN_USE_WINDOW, false, "window=LEFT:RIGHT" },
     { "scale=", NUMBER, AT(scale), ATTN_USE_SCALE, false, "scale=NUMBER" },
     { "softcap=", NUMBER, AT(softcap), ATTN_USE_SOFTCAP, false, "softcap=NUMBER" },
+    { "bias=", BIAS, 0, ATTN_USE_BIAS, false, "bias=f32, bias=f16 or bias=bf16" },
+    { "mask", FLAG, 0, ATTN_USE_MASK, false, "mask" },
+    { "alibi", FLAG, 0, ATTN_USE_ALIBI, false, "alibi" },
+    { "sinks", FLAG, 0, ATTN_USE_SINKS, false, "sinks" },
+    { "qlens", FLAG, 0, ATTN_USE_LENS_Q, false, "qlens" },
     { "lens", FLAG, 0, ATTN_USE_LENS_KV, false, "lens" },
+    { "packed", FLAG, 0, ATTN_USE_PACKED_Q | ATTN_USE_PACKED_K, false, "packed" },
+    { "packed=q", FLAG, 0, ATTN_USE_PACKED_Q, false, "packed=q" },
+    { "packed=k", FLAG, 0, ATTN_USE_PACKED_K, false, "packed=k" },
+    { "pages=", INTEGER, AT(page_size), ATTN_USE_PAGES, false, "pages=INTEGER" },
     { "lse", FLAG, 0, ATTN_USE_LSE, false, "lse" },
     { "layout=", LAYOUT, 0, ATTN_USE_LAYOUT, false,
       "layout=CLASS or layout=CLASS:CLASS:CLASS:CLASS, of 16, 8, 4, 2 and any" },
@@ -221,6 +269,7 @@ static bool read_value(reader *r, int k)
     case NUMBER: return attn_number_read(value, r->end, (float *)(void *)field);
     case WINDOW: return window(value, r->end, &r->desc);
     case LAYOUT: return layout(value, r->end, &r->desc);
+    case BIAS: return bias_type(value, r->end, &r->desc);
     case ALIGN:
         r->desc.align = r->end - value == 2 && !memcmp(value, "br", 2)
                             ? ATTN_ALIGN_BOTTOM_RIGHT

@@ -7,32 +7,31 @@
 
 static attn_host_softmax bind(const attn_step *step, const attn_call *call)
 {
-    const attn_args *a = call->args;
-
     return (attn_host_softmax){
-        .q = a->q,
-        .k = a->k,
-        .v = a->v,
-        .o = a->o,
-        .lse = a->lse,
-        .lens_kv = a->lens_kv,
+        .t = *call->args,
         .type = step->type,
         .batch = call->batch,
         .heads_q = call->heads_q,
         .heads_kv = call->heads_kv,
         .len_q = call->len_q,
         .len_kv = call->len_kv,
+        .tokens_q = call->tokens_q,
+        .tokens_k = call->tokens_k,
+        .pages = call->pages,
+        .page_size = call->page_size,
         .dim_qk = step->d,
         .dim_v = step->dv,
-        .align = call->align,
+        .align_br = step->align_br,
         .offset = call->offset,
         .left = call->left,
         .right = call->right,
         .scale = call->scale,
+        .softcap = call->softcap,
         .tile_q = step->tile_q,
         .tile_k = step->tile_k,
+        .piece = step->piece,
         .threads = (int)step->threads,
-        .workspace = a->workspace,
+        .workspace = call->args->workspace,
         .scratch_bytes = (size_t)step->scratch_bytes,
     };
 }

@@ -10,24 +10,23 @@
 
 /* The parameters' values, a field for each name in the list; and the rows that
  * say where each lies, in the kernels' order. */
+typedef cl_mem c_IN, c_OUT, c_BIAS, c_U8, c_I32, c_F32, c_WORD, c_FLOATS;
+typedef cl_long c_LONG;
+typedef cl_int c_INT;
+typedef cl_float c_FLOAT, c_LAST;
+
 typedef struct arguments {
-#define MEM(name)   cl_mem name;
-#define LONG(name)  cl_long name;
-#define INT(name)   cl_int name;
-#define FLOAT(name) cl_float name;
-    SOFTMAX_FWD_PARAMS(MEM, MEM, MEM, MEM, LONG, INT, FLOAT)
-#undef MEM
-#undef LONG
-#undef INT
-#undef FLOAT
+#define FIELD(KIND, name) c_##KIND name;
+    SOFTMAX_FWD_PARAMS(FIELD)
+#undef FIELD
 } arguments;
 
 static const struct {
     const char *name;
     size_t offset, bytes;
 } params[] = {
-#define ROW(name) { #name, offsetof(arguments, name), sizeof((arguments *)0)->name },
-    SOFTMAX_FWD_PARAMS(ROW, ROW, ROW, ROW, ROW, ROW, ROW)
+#define ROW(KIND, name) { #name, offsetof(arguments, name), sizeof(c_##KIND) },
+    SOFTMAX_FWD_PARAMS(ROW)
 #undef ROW
 };
 enum { N_PARAMS = sizeof params / sizeof params[0] };
@@ -43,10 +42,58 @@ const cl_uint attn_cl_n_params = N_PARAMS;
         (a)->name##_stride_d = (t)->stride[3]; \
     } while (0)
 
+#define LIST(a, name, t)                       \
+    do {                                       \
+        (a)->name##_offset = (t)->offset;      \
+        (a)->name##_stride_b = (t)->stride[0]; \
+    } while (0)
+
 /* A tensor that was left out is bound to q's buffer and never touched. */
 static cl_mem memory_of(const attn_tensor *t, const attn_tensor *q)
 {
     return t->type != ATTN_TYPE_NONE && t->data ? t->data : q->data;
+}
+
+static void fill_tensors(arguments *a, const attn_args *t)
+{
+    a->q = t->q.data;
+    a->k = memory_of(&t->k, &t->q);
+    a->v = memory_of(&t->v, &t->q);
+    a->o = memory_of(&t->o, &t->q);
+    a->lse = memory_of(&t->lse, &t->q);
+    a->bias = memory_of(&t->bias, &t->q);
+    a->mask = memory_of(&t->mask, &t->q);
+    a->alibi = memory_of(&t->alibi, &t->q);
+    a->sinks = memory_of(&t->sinks, &t->q);
+    a->lens_q = memory_of(&t->lens_q, &t->q);
+    a->lens_kv = memory_of(&t->lens_kv, &t->q);
+    a->offsets = memory_of(&t->offsets, &t->q);
+    a->cu_q = memory_of(&t->cu_q, &t->q);
+    a->cu_k = memory_of(&t->cu_k, &t->q);
+    a->table = memory_of(&t->block_table, &t->q);
+    a->status = memory_of(&t->status, &t->q);
+    a->work = t->workspace ? t->workspace : t->q.data;
+    VIEW(a, q, &t->q);
+    VIEW(a, k, &t->k);
+    VIEW(a, v, &t->v);
+    VIEW(a, o, &t->o);
+    VIEW(a, bias, &t->bias);
+    VIEW(a, mask, &t->mask);
+    LIST(a, lse, &t->lse);
+    LIST(a, alibi, &t->alibi);
+    LIST(a, lens_q, &t->lens_q);
+    LIST(a, lens_kv, &t->lens_kv);
+    LIST(a, offsets, &t->offsets);
+    LIST(a, cu_q, &t->cu_q);
+    LIST(a, cu_k, &t->cu_k);
+    LIST(a, table, &t->block_table);
+    a->lse_stride_h = t->lse.stride[1];
+    a->lse_stride_l = t->lse.stride[2];
+    a->alibi_stride_h = t->alibi.stride[1];
+    a->table_stride_h = t->block_table.stride[1];
+    a->sinks_offset = t->sinks.offset;
+    a->sinks_stride_h = t->sinks.stride[1];
+    a->status_offset = t->status.offset;
 }
 
 static void fill(arguments *a, const attn_call *call)
@@ -54,34 +101,25 @@ static void fill(arguments *a, const attn_call *call)
     const attn_args *t = call->args;
 
     *a = (arguments){
-        .q = t->q.data,
-        .k = memory_of(&t->k, &t->q),
-        .v = memory_of(&t->v, &t->q),
-        .o = memory_of(&t->o, &t->q),
-        .lse = memory_of(&t->lse, &t->q),
-        .lens_kv = memory_of(&t->lens_kv, &t->q),
-        .lse_offset = t->lse.offset,
-        .lse_stride_b = t->lse.stride[0],
-        .lse_stride_h = t->lse.stride[1],
-        .lse_stride_l = t->lse.stride[2],
-        .lens_kv_offset = t->lens_kv.offset,
-        .lens_kv_stride_b = t->lens_kv.stride[0],
         .batch = (cl_int)call->batch,
         .heads_q = (cl_int)call->heads_q,
         .heads_kv = (cl_int)call->heads_kv,
         .len_q = (cl_int)call->len_q,
         .len_kv = (cl_int)call->len_kv,
+        .tokens_q = (cl_int)call->tokens_q,
+        .tokens_k = (cl_int)call->tokens_k,
+        .pages = (cl_int)call->pages,
+        .page_size = (cl_int)call->page_size,
         .offset = call->offset,
         .left = call->left,
         .right = call->right,
         .want_o = t->o.type != ATTN_TYPE_NONE,
         .want_lse = t->lse.type != ATTN_TYPE_NONE,
+        .want_status = t->status.type != ATTN_TYPE_NONE,
         .scale = call->scale,
+        .softcap = call->softcap,
     };
-    VIEW(a, q, &t->q);
-    VIEW(a, k, &t->k);
-    VIEW(a, v, &t->v);
-    VIEW(a, o, &t->o);
+    fill_tensors(a, t);
 }
 
 /* Where one execution goes. */
@@ -134,26 +172,63 @@ fail:
     return st;
 }
 
-/* The work-items of a step: one group for each tile of queries, head and batch. */
-static attn_status global_size(const attn_device *dev, const attn_step *step,
-                               const attn_kernel *k, const attn_call *call, size_t *out)
+/* Where round r of a step's rounds lies (plan/step.h): *heads (batch, head) pairs and
+ * *queries queries of each, from *head and *query on. */
+typedef struct span {
+    int64_t head, heads, query, queries;
+} span;
+
+static int64_t rounds_of(const attn_step *s, const attn_call *call)
 {
-    const int64_t tiles = attn_ceil_div(call->len_q, step->tile_q);
-    int64_t n = 0;
+    const int64_t heads = call->batch * call->heads_q;
+
+    return (s->round_heads ? attn_ceil_div(heads, s->round_heads) : 1) *
+           (s->round_queries ? attn_ceil_div(call->len_q, s->round_queries) : 1);
+}
+
+static span round_at(const attn_step *s, const attn_call *call, int64_t r)
+{
+    const int64_t heads = call->batch * call->heads_q;
+    const int64_t n = s->round_queries ? attn_ceil_div(call->len_q, s->round_queries) : 1;
+    span at = { .heads = heads, .queries = call->len_q };
+
+    if (s->round_queries) {
+        at.query = r % n * s->round_queries;
+        at.queries = attn_min(s->round_queries, call->len_q - at.query);
+    }
+    if (s->round_heads) {
+        at.head = r / n * s->round_heads;
+        at.heads = attn_min(s->round_heads, heads - at.head);
+    }
+    return at;
+}
+
+/* The work-items of a step in one round, as plan/step.h counts its groups. */
+static attn_status global_size(const attn_device *dev, const attn_step *step,
+                               const attn_kernel *k, const attn_call *call,
+                               const span *round, size_t *out)
+{
+    const int64_t group = step->grouped ? call->heads_q / call->heads_kv : 1;
+    const int64_t heads = round->heads / group;
+    const int64_t pieces =
+        step->piece ? attn_max(attn_ceil_div(call->len_kv, step->piece), 1) : 1;
+    int64_t tiles, n = 0;
 
     if (step->block > k->max_group)
         return attn_fail(ATTN_ERR_UNSUPPORTED,
                          "kernel %s: groups of %" PRId64
                          " work-items, but %s takes %" PRId64,
                          k->name, step->block, dev->info.name, k->max_group);
-    if (!attn_mul(tiles, call->heads_q, &n) || !attn_mul(n, call->batch, &n) ||
-        !attn_mul(n, step->block, &n) || (uint64_t)n > SIZE_MAX ||
-        (dev->address_bits < 64 && n >> dev->address_bits))
+    if (!attn_mul(round->queries, group, &tiles) ||
+        !attn_mul(attn_ceil_div(tiles, step->tile_q), heads, &n) ||
+        !attn_mul(n, pieces, &n) || !attn_mul(n, step->block, &n) ||
+        (uint64_t)n > SIZE_MAX || (dev->address_bits < 64 && n >> dev->address_bits))
         return attn_fail(ATTN_ERR_UNSUPPORTED,
-                         "kernel %s: %" PRId64 " tiles of %" PRId64 " heads of %" PRId64
-                         " batches are more work-items than %s can "
-                         "count",
-                         k->name, tiles, call->heads_q, call->batch, dev->info.name);
+                         "kernel %s: tiles of %" PRId64 " queries over %" PRId64
+                         " queries, %" PRId64 " pieces of keys and %" PRId64
+                         " heads of all batches are more work-items than %s can count",
+                         k->name, step->tile_q, round->queries * group, pieces, heads,
+                         dev->info.name);
     *out = (size_t)n;
     return ATTN_OK;
 }
@@ -186,38 +261,54 @@ static attn_status enqueue(const target *to, attn_kernel *k, const arguments *a,
     return st;
 }
 
+/* One step of one round; `done` may be NULL. */
+static attn_status enqueue_step(attn_device *dev, const target *to, const attn_kernel *k,
+                                const attn_step *step, const attn_call *call,
+                                const span *round, arguments *a, cl_event *done)
+{
+    size_t global = 0;
+    attn_status st = global_size(dev, step, k, call, round, &global);
+
+    a->round_head = (cl_int)round->head;
+    a->round_heads = (cl_int)round->heads;
+    a->round_query = (cl_int)round->query;
+    a->round_queries = (cl_int)round->queries;
+    return st != ATTN_OK
+               ? st
+               : enqueue(to, (attn_kernel *)k, a, global, (size_t)step->block, done);
+}
+
 /* Each step after the one before, on an out-of-order queue too. The events of
  * the first and the last go out where asked for. */
 static attn_status enqueue_all(attn_device *dev, target *to, int n,
                                const attn_kernel *const kernels[], const attn_step steps[],
                                const attn_call *call, cl_event *first, cl_event *last)
 {
-    cl_event link[ATTN_MAX_STEPS] = { NULL };
-    size_t global[ATTN_MAX_STEPS];
+    const int64_t total = n * rounds_of(&steps[0], call);
+    cl_event before = NULL;
     attn_status st = ATTN_OK;
     arguments a;
 
-    for (int i = 0; i < n && st == ATTN_OK; i++)
-        st = global_size(dev, &steps[i], kernels[i], call, &global[i]);
     fill(&a, call);
-    for (int i = 0; i < n && st == ATTN_OK; i++) {
-        const bool named = i + 1 < n || last;
-        st = enqueue(to, (attn_kernel *)kernels[i], &a, global[i], (size_t)steps[i].block,
-                     named ? &link[i] : NULL);
-        to->wait = &link[i];
+    for (int64_t i = 0; i < total && st == ATTN_OK; i++) {
+        const span at = round_at(&steps[0], call, i / n);
+        const bool named = i + 1 < total || last;
+        cl_event link = NULL;
+
+        st = enqueue_step(dev, to, kernels[i % n], &steps[i % n], call, &at, &a,
+                          named ? &link : NULL);
+        if (before && (i > 1 || !first))
+            dev->cl->clReleaseEvent(before);
+        else if (before)
+            *first = before;
+        before = link;
+        to->wait = &before;
         to->n_wait = 1;
     }
-    if (st == ATTN_OK && last) {
-        *last = link[n - 1];
-        link[n - 1] = NULL;
-    }
-    if (st == ATTN_OK && first && n > 1) {
-        *first = link[0];
-        link[0] = NULL;
-    }
-    for (int i = 0; i < n; i++)
-        if (link[i])
-            dev->cl->clReleaseEvent(link[i]);
+    if (st == ATTN_OK && last)
+        *last = before;
+    else if (before)
+        dev->cl->clReleaseEvent(before);
     return st;
 }
 

@@ -3,11 +3,6 @@
 #include "core/size.h"
 #include "plan/host/variants.h"
 
-enum {
-    FEATURES = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET | ATTN_FEAT_WINDOW |
-               ATTN_FEAT_LENS_KV | ATTN_FEAT_LSE
-};
-
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
     (void)p;
@@ -30,7 +25,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 const attn_variant attn_host_softmax_fwd_reference_variant = {
     .name = "softmax_fwd_reference",
     .about = "plain loops in double, one query at a time: the oracle",
-    .features = FEATURES,
+    .features = ATTN_FEATURES_ALL,
     .applicable = applicable,
     .lower = lower,
 };

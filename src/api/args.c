@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT */
+/* api/args.c: the tensors of a call: their list, what each must be, their extent. */
+#include <string.h>
+
+#include "api/context.h"
+#include "core/size.h"
+#include "core/status.h"
+
+#define AT(field) offsetof(attn_args, field)
+
+const attn_arg attn_arg_list[ATTN_ARGS] = {
+    /* name, place, feature, layout, optional, output, index */
+    { "q", AT(q), 0, ATTN_TENSOR_Q, false, false, false },
+    { "k", AT(k), 0, ATTN_TENSOR_K, false, false, false },
+    { "v", AT(v), 0, ATTN_TENSOR_V, false, false, false },
+    { "o", AT(o), 0, ATTN_TENSOR_O, true, true, false },
+    { "lse", AT(lse), ATTN_FEAT_LSE, -1, true, true, false },
+    { "bias", AT(bias), ATTN_FEAT_BIAS, -1, false, false, false },
+    { "mask", AT(mask), ATTN_FEAT_MASK, -1, false, false, false },
+    { "alibi", AT(alibi), ATTN_FEAT_ALIBI, -1, false, false, false },
+    { "sinks", AT(sinks), ATTN_FEAT_SINKS, -1, false, false, false },
+    { "lens_q", AT(lens_q), ATTN_FEAT_LENS_Q, -1, false, false, true },
+    { "lens_kv", AT(lens_kv), ATTN_FEAT_LENS_KV, -1, false, false, true },
+    { "offsets", AT(offsets), ATTN_FEAT_OFFSETS, -1, false, false, true },
+    { "cu_q", AT(cu_q), ATTN_FEAT_PACKED_Q, -1, false, false, true },
+    { "cu_k", AT(cu_k), ATTN_FEAT_PACKED_K, -1, false, false, true },
+    { "block_table", AT(block_table), ATTN_FEAT_PAGES, -1, false, false, true },
+    { "status", AT(status), 0, -1, true, true, false },
+};
+
+attn_tensor *attn_arg_tensor(attn_args *args, int k)
+{
+    return (attn_tensor *)(void *)((char *)args + attn_arg_list[k].at);
+}
+
+static void set(int64_t size[4], int64_t b, int64_t h, int64_t l, int64_t d)
+{
+    size[0] = b;
+    size[1] = h;
+    size[2] = l;
+    size[3] = d;
+}
+
+void attn_arg_want(const attn_problem *p, const attn_args *args, const attn_extent *e,
+                   int k, attn_type *type, int64_t size[4], uint32_t *broadcast)
+{
+    const bool packed_q = (p->features & ATTN_FEAT_PACKED_Q) != 0;
+    const bool packed_k = (p->features & ATTN_FEAT_PACKED_K) != 0;
+    const int64_t b_q = packed_q ? 1 : p->b, l_q = packed_q ? e->tokens_q : e->len_q;
+    const int64_t b_k = packed_k ? 1 : p->b, l_k = packed_k ? e->tokens_k : e->len_kv;
+    const int64_t dim_kv = attn_arg_list[k].at == AT(k) ? p->d : p->dv;
+    const int64_t dim_q = attn_arg_list[k].at == AT(q) ? p->d : p->dv;
+
+    *broadcast = 0;
+    switch (attn_arg_list[k].at) {
+    case AT(q):
+    case AT(o): *type = p->type, set(size, b_q, p->hq, l_q, dim_q); return;
+    case AT(lse): *type = ATTN_F32, set(size, b_q, p->hq, l_q, 1); return;
+    case AT(k):
+    case AT(v):
+        *type = p->type;
+        if (p->features & ATTN_FEAT_PAGES)
+            set(size, e->pages, p->hkv, p->page_size, dim_kv);
+        else
+            set(size, b_k, p->hkv, l_k, dim_kv);
+        return;
+    case AT(bias):
+    case AT(mask):
+        *type = attn_arg_list[k].at == AT(mask) ? ATTN_BOOL : p->type_bias;
+        *broadcast = 0xf;
+        set(size, p->b, p->hq, e->len_q, e->len_kv);
+        return;
+    case AT(alibi): *type = ATTN_F32, *broadcast = 1, set(size, p->b, p->hq, 1, 1); return;
+    case AT(sinks): *type = ATTN_F32, set(size, 1, p->hq, 1, 1); return;
+    case AT(cu_q):
+    case AT(cu_k): *type = ATTN_I32, set(size, p->b + 1, 1, 1, 1); return;
+    case AT(block_table):
+        *type = ATTN_I32, set(size, p->b, args->block_table.size[1], 1, 1);
+        return;
+    case AT(status): *type = ATTN_I32, set(size, 1, 1, 1, 1); return;
+    default: *type = ATTN_I32, set(size, p->b, 1, 1, 1); return;
+    }
+}
+
+#define RULE(cond, ...)                                      \
+    do {                                                     \
+        if (!(cond))                                         \
+            return attn_fail(ATTN_ERR_INVALID, __VA_ARGS__); \
+    } while (0)
+
+attn_status attn_args_read(attn_args *args, const attn_args *from)
+{
+    RULE(from, "args is NULL");
+    RULE(attn_struct_copy(args, sizeof *args, from, from->size, sizeof *args),
+         "args.size = %zu, want sizeof(attn_args) = %zu", from->size, sizeof *args);
+    return ATTN_OK;
+}
+
+/* Keys that the pages of one batch hold. */
+static attn_status pages_extent(const attn_problem *p, const attn_args *a, attn_extent *e)
+{
+    const int64_t blocks = a->block_table.size[1];
+    int64_t keys;
+
+    e->pages = a->k.size[0];
+    RULE(e->pages >= 0 && e->pages <= INT32_MAX,
+         "k.size[0] (pages) = %lld, want 0 .. 2^31 - 1", (long long)e->pages);
+    RULE(blocks >= 0 && attn_mul(blocks, p->page_size, &keys),
+         "block_table.size[1] = %lld, want 0 .. 2^31 - 1", (long long)blocks);
+    e->len_kv = attn_min(p->lk, keys);
+    return ATTN_OK;
+}
+
+attn_status attn_args_extent(const attn_problem *p, const attn_args *a, attn_extent *e)
+{
+    *e = (attn_extent){ .len_q = p->lq, .len_kv = p->lk };
+    if (p->features & ATTN_FEAT_PACKED_Q) {
+        e->tokens_q = a->q.size[2];
+        RULE(e->tokens_q >= 0 && e->tokens_q <= INT32_MAX,
+             "q.size[2] (tokens) = %lld, want 0 .. 2^31 - 1", (long long)e->tokens_q);
+    } else {
+        e->len_q = a->q.size[2];
+        RULE(e->len_q >= 0 && e->len_q <= p->lq,
+             "q.size[2] (L) = %lld, want 0 .. %lld as planned", (long long)e->len_q,
+             (long long)p->lq);
+    }
+    if (p->features & ATTN_FEAT_PAGES)
+        return pages_extent(p, a, e);
+    if (p->features & ATTN_FEAT_PACKED_K) {
+        e->tokens_k = a->k.size[2];
+        RULE(e->tokens_k >= 0 && e->tokens_k <= INT32_MAX,
+             "k.size[2] (tokens) = %lld, want 0 .. 2^31 - 1", (long long)e->tokens_k);
+    } else {
+        e->len_kv = a->k.size[2];
+        RULE(e->len_kv >= 0 && e->len_kv <= p->lk,
+             "k.size[2] (L) = %lld, want 0 .. %lld as planned", (long long)e->len_kv,
+             (long long)p->lk);
+    }
+    return ATTN_OK;
+}
+
+/* A size of 1 that stands for more becomes that many, all at one place. */
+static void broadcast(const attn_problem *p, attn_args *args, const attn_extent *e)
+{
+    for (int k = 0; k < ATTN_ARGS; k++) {
+        attn_tensor *t = attn_arg_tensor(args, k);
+        uint32_t may;
+        int64_t want[4];
+        attn_type type;
+
+        if (t->type == ATTN_TYPE_NONE)
+            continue;
+        attn_arg_want(p, args, e, k, &type, want, &may);
+        for (int i = 0; i < 4; i++)
+            if (may & 1u << i && t->size[i] == 1 && want[i] != 1) {
+                t->size[i] = want[i];
+                t->stride[i] = 0;
+            }
+    }
+}
+
+attn_call attn_call_of(const attn_problem *p, attn_args *args, const attn_extent *e)
+{
+    const bool window = (p->features & ATTN_FEAT_WINDOW) != 0;
+    attn_call call = {
+        .args = args,
+        .batch = p->b,
+        .heads_q = p->hq,
+        .heads_kv = p->hkv,
+        .len_q = e->len_q,
+        .len_kv = e->len_kv,
+        .tokens_q = e->tokens_q,
+        .tokens_k = e->tokens_k,
+        .pages = e->pages,
+        .page_size = p->page_size,
+        .offset = p->offset,
+        .scale = p->scale,
+        .softcap = p->softcap,
+        .left = ATTN_STEP_UNBOUNDED,
+        .right = ATTN_STEP_UNBOUNDED,
+    };
+
+    broadcast(p, args, e);
+    if (window && p->window_left >= 0)
+        call.left = p->window_left;
+    if (window && p->window_right >= 0)
+        call.right = p->window_right;
+    if (p->features & ATTN_FEAT_CAUSAL)
+        call.right = attn_min(call.right, 0);
+    return call;
+}
