@@ -124,7 +124,7 @@ static void null_and_missing(void **state)
     check_ok(attn_execute_timed(f->plan, &f->args, NULL, &ns));
     check_error(attn_execute(f->plan, &f->args, &ns), ATTN_ERR_INVALID, "no queues");
     BREAK("args.size = 1", a.size = 1);
-    BREAK("q.type = none, want f32", a.q = (attn_tensor){ .size = { B, HQ, LQ, D } });
+    BREAK("q is missing", a.q = (attn_tensor){ .size = { B, HQ, LQ, D } });
     BREAK("q.data is NULL", a.q.data = NULL);
     BREAK("k.data is NULL", a.k.data = NULL);
     BREAK("v.data is NULL", a.v.data = NULL);
@@ -242,7 +242,7 @@ static void success_leaves_the_error_alone(void **state)
     check_error(attn_softmax_parse("nonsense", &desc), ATTN_ERR_INVALID, "nonsense");
     check_ok(attn_softmax_parse("softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,softcap=3", &desc));
     check_ok(attn_softmax_explain(f->ctx, &desc, NULL, text, sizeof text, NULL));
-    assert_non_null(strstr(text, "no variant takes it"));
+    assert_non_null(strstr(text, "plan "));
     assert_non_null(strstr(attn_last_error(), "nonsense"));
 }
 

@@ -272,8 +272,8 @@ static void which_variant_answers(void **state)
         { "larger than any cache", 8, "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d5000",
           "softmax_fwd_reference" },
         { "large heads on a GPU", 3, "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d257", NULL },
-        { "a feature of a later version", 8,
-          "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d8,softcap=2", NULL },
+        { "a feature beside the plain ones", 8,
+          "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d8,softcap=2", "softmax_fwd_tile" },
     };
 
     (void)state;

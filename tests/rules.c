@@ -93,6 +93,19 @@ static void options(void **state)
     BREAK("scale = inf", d.use = ATTN_USE_SCALE; d.scale = INFINITY);
     BREAK("softcap = -1", d.use = ATTN_USE_SOFTCAP; d.softcap = -1);
     BREAK("softcap = nan", d.use = ATTN_USE_SOFTCAP; d.softcap = NAN);
+    BREAK("offsets beside align", d.use = ATTN_USE_OFFSETS | ATTN_USE_ALIGN;
+          d.align = ATTN_ALIGN_BOTTOM_RIGHT);
+    BREAK("offsets beside offset = 4", d.use = ATTN_USE_OFFSETS | ATTN_USE_OFFSET;
+          d.offset = 4);
+    BREAK("type_bias = 0", d.use = ATTN_USE_BIAS);
+    BREAK("type_bias = 4", d.use = ATTN_USE_BIAS; d.type_bias = ATTN_I32);
+    BREAK("type_bias = 5", d.use = ATTN_USE_BIAS; d.type_bias = ATTN_BOOL);
+    BREAK("page_size = 0", d.use = ATTN_USE_PAGES);
+    BREAK("page_size = -16", d.use = ATTN_USE_PAGES; d.page_size = -16);
+    BREAK("page_size = 2147483648", d.use = ATTN_USE_PAGES;
+          d.page_size = (int64_t)INT32_MAX + 1);
+    BREAK("page_size = 16 beside packed keys", d.page_size = 16;
+          d.use = ATTN_USE_PAGES | ATTN_USE_PACKED_K);
     BREAK("layout_q = 5", d.use = ATTN_USE_LAYOUT; d.layout_q = (attn_layout)5);
     BREAK("layout_k = -1", d.use = ATTN_USE_LAYOUT; d.layout_k = (attn_layout)-1);
     BREAK("layout_v = 9", d.use = ATTN_USE_LAYOUT; d.layout_v = (attn_layout)9);
@@ -100,13 +113,18 @@ static void options(void **state)
     KEEP(d.use = ATTN_USE_SCALE; d.scale = 0);
     KEEP(d.use = ATTN_USE_SCALE; d.scale = -3);
     KEEP(d.use = ATTN_USE_OFFSET; d.offset = INT32_MIN);
+    KEEP(d.use = ATTN_USE_OFFSETS | ATTN_USE_ALIGN; d.align = ATTN_ALIGN_TOP_LEFT);
+    KEEP(d.use = ATTN_USE_BIAS | ATTN_USE_MASK | ATTN_USE_ALIBI | ATTN_USE_SINKS |
+                 ATTN_USE_LENS_Q | ATTN_USE_LENS_KV | ATTN_USE_PACKED_Q | ATTN_USE_PAGES;
+         d.type_bias = ATTN_BF16; d.page_size = 1);
 }
 
 static void fields_that_are_not_in_use_are_not_read(void **state)
 {
     (void)state;
     KEEP(d.scale = NAN; d.softcap = -1; d.window_left = -9; d.offset = INT64_MAX;
-         d.align = (attn_align)77; d.layout_q = (attn_layout)77);
+         d.align = (attn_align)77; d.type_bias = (attn_type)9; d.page_size = -1;
+         d.layout_q = (attn_layout)77);
 }
 
 /* A program that was built against another version of the header. */
@@ -121,6 +139,13 @@ static void descriptors_of_other_sizes(void **state)
     newer.desc.size = sizeof newer;
     check_ok(attn_softmax_check(&newer.desc));
     newer.later[1] = 1; /* a field that this library does not know */
+    check_error(attn_softmax_check(&newer.desc), ATTN_ERR_INVALID, "size =");
+
+    /* an older one ended before the bias: what lies behind it is not read */
+    newer.desc.size = offsetof(attn_softmax_desc, type_bias);
+    newer.desc.type_bias = (attn_type)77;
+    check_ok(attn_softmax_check(&newer.desc));
+    newer.desc.size--;
     check_error(attn_softmax_check(&newer.desc), ATTN_ERR_INVALID, "size =");
 }
 

@@ -126,7 +126,7 @@ static bool set_swept(attn_softmax_desc *d, const char *what, size_t n, int64_t 
     return false;
 }
 
-static int sweep(settings *s)
+static int sweep_problems(settings *s)
 {
     const size_t name = strcspn(s->sweep, "=");
     case_list swept = { 0 };
@@ -171,9 +171,10 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
                  "Dv) for\n"
                  "every visible pair of a head; GB/s counts every tensor once. On "
                  "processors the\n"
-                 "last column is the rate as a share of OpenBLAS's sgemm of size 1024, "
-                 "timed in\n"
-                 "turn with it. Problems are texts such as\n"
+                 "last columns are the rate as a share of OpenBLAS's sgemm of size 1024, "
+                 "and GB/s\n"
+                 "as one of a plain read of 256 MB, both timed in turn with it. Problems "
+                 "are texts such as\n"
                  "softmax_fwd:f32,b1,hq8,hkv8,lq1024,lk1024,d64,causal.",
         .options = options,
         .take = take,
@@ -194,7 +195,7 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
     for (size_t i = 0; none && status == CLI_GO && i < sizeof usual / sizeof usual[0]; i++)
         status = cases_add_text(&s->cases, usual[i]);
     if (status == CLI_GO && s->sweep)
-        status = sweep(s);
+        status = sweep_problems(s);
     return status;
 }
 
@@ -240,7 +241,7 @@ static measurement *next(results *to)
 }
 
 static int bench_problem(attn_ctx *ctx, const settings *s, const case_item *item,
-                         const gemm *yardstick, results *to)
+                         const yardsticks *against, results *to)
 {
     attn_variant_info list[MAX_VARIANTS];
     size_t n = 0;
@@ -260,7 +261,7 @@ static int bench_problem(attn_ctx *ctx, const settings *s, const case_item *item
         cli_progress("%s: %s", list[i].name, item->text);
         if (!(m = next(to)))
             return cli_fail(CLI_NOTHING, "no memory for the results");
-        measure(ctx, &item->desc, list[i].name, s->min_time, yardstick, m);
+        measure(ctx, &item->desc, list[i].name, s->min_time, against, m);
     }
     return CLI_GO;
 }
@@ -280,12 +281,12 @@ static void print_table(const results *r, bool csv)
     static const char *const heads[] = { "problem",       "variant", "ms",
                                          "GFLOP/s",       "GB/s",    "runs",
                                          "first plan ms", "plan ms", "enqueue us",
-                                         "of sgemm" };
+                                         "of sgemm",      "of read" };
     static const char *const csv_heads[] = { "problem",       "variant", "ms",
                                              "gflop_s",       "gb_s",    "runs",
                                              "first_plan_ms", "plan_ms", "enqueue_us",
-                                             "of_sgemm" };
-    table t = { .columns = 10, .heads = csv ? csv_heads : heads, .align = "llrrrrrrrr" };
+                                             "of_sgemm",      "of_read" };
+    table t = { .columns = 11, .heads = csv ? csv_heads : heads, .align = "llrrrrrrrrr" };
 
     for (size_t i = 0; i < r->n; i++) {
         const measurement *m = &r->item[i];
@@ -302,6 +303,7 @@ static void print_table(const results *r, bool csv)
         number_cell(&t, "%.3f", m->plan_ms);
         number_cell(&t, "%.1f", m->enqueue_us);
         number_cell(&t, "%.3f", m->gemm_ratio);
+        number_cell(&t, "%.3f", m->read_ratio);
     }
     table_print(&t, csv ? TABLE_CSV : TABLE_PLAIN, stdout);
     table_free(&t);
@@ -348,6 +350,8 @@ static cJSON *measurement_json(const measurement *m)
     add_number(o, "enqueue_us", m->enqueue_us);
     add_number(o, "sgemm_gflop_s", m->gemm_gflop_s);
     add_number(o, "of_sgemm", m->gemm_ratio);
+    add_number(o, "read_gb_s", m->read_gb_s);
+    add_number(o, "of_read", m->read_ratio);
     return o;
 }
 
@@ -371,10 +375,12 @@ static int print_json(const results *r, const attn_device_info *info, const gemm
 static void print_header(const attn_device_info *info, const gemm *yardstick,
                          const results *r)
 {
-    double best = 0;
+    double best = 0, read = 0;
 
-    for (size_t i = 0; i < r->n; i++)
+    for (size_t i = 0; i < r->n; i++) {
         best = fmax(best, r->item[i].gemm_gflop_s);
+        read = fmax(read, r->item[i].read_gb_s);
+    }
     printf("%s: %s, %.60s\n", info->selector, info->name,
            info->isa[0] ? info->isa : info->platform);
     if (yardstick->name[0] && best > 0)
@@ -382,6 +388,8 @@ static void print_header(const attn_device_info *info, const gemm *yardstick,
                yardstick->name);
     else if (yardstick->absent[0])
         printf("no ratio to sgemm: %s\n", yardstick->absent);
+    if (read > 0)
+        printf("plain read of memory: %.1f GB/s at best\n", read);
     printf("\n");
 }
 
@@ -418,6 +426,7 @@ int main(int argc, char **argv)
     settings s;
     results r = { 0 };
     gemm yardstick = { 0 };
+    sweep memory = { 0 };
     attn_device_info info;
     attn_ctx *ctx = NULL;
     int status = read_settings(argc, argv, &common, &s);
@@ -428,15 +437,18 @@ int main(int argc, char **argv)
         goto done;
     attn_ctx_info(ctx, &info);
     const bool compare = info.kind == ATTN_DEVICE_HOST || info.kind == ATTN_DEVICE_CPU;
-    const bool have = compare && gemm_open(&yardstick);
+    const yardsticks against = { .gemm =
+                                     compare && gemm_open(&yardstick) ? &yardstick : NULL,
+                                 .sweep = compare && sweep_open(&memory) ? &memory : NULL };
 
     for (size_t i = 0; i < s.cases.n && status == CLI_GO; i++)
-        status = bench_problem(ctx, &s, &s.cases.item[i], have ? &yardstick : NULL, &r);
+        status = bench_problem(ctx, &s, &s.cases.item[i], &against, &r);
     if (status == CLI_GO)
         status = tell(&s, &common, &info, &yardstick, &r);
 
 done:
     gemm_close(&yardstick);
+    sweep_close(&memory);
     attn_ctx_destroy(&ctx);
     free(r.item);
     cases_free(&s.cases);

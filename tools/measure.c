@@ -77,20 +77,22 @@ static attn_status run_block(const trial *t, double seconds, size_t least, readi
     return st;
 }
 
-static double run_yardstick(const gemm *g, double seconds)
+/* Keeps the best rates of all the times it is called. */
+static void run_yardsticks(const yardsticks *y, double seconds, measurement *m)
 {
-    const double start = timing_now();
-    double best = 0;
+    double start = timing_now();
 
     pause_for_threads();
-    do
-        best = fmax(best, gemm_rate(g));
-    while (timing_now() - start < seconds);
+    while (y->gemm && timing_now() - start < seconds)
+        m->gemm_gflop_s = fmax(m->gemm_gflop_s, gemm_rate(y->gemm));
     pause_for_threads();
-    return best;
+    start = timing_now();
+    while (y->sweep && timing_now() - start < seconds / 2)
+        m->read_gb_s = fmax(m->read_gb_s, sweep_rate(y->sweep));
+    pause_for_threads();
 }
 
-static attn_status run_blocks(const trial *t, double min_time, const gemm *yardstick,
+static attn_status run_blocks(const trial *t, double min_time, const yardsticks *against,
                               measurement *m)
 {
     static readings r;
@@ -100,14 +102,12 @@ static attn_status run_blocks(const trial *t, double min_time, const gemm *yards
     if ((st = run_block(t, WARM_UP, 1, &r)) != ATTN_OK)
         return st;
     r.n = 0;
-    if (yardstick)
-        m->gemm_gflop_s = run_yardstick(yardstick, min_time / 2);
+    run_yardsticks(against, min_time / 2, m);
     for (int half = 0; half < 2 && st == ATTN_OK; half++)
         st = run_block(t, min_time / 2, (MIN_RUNS + 1) / 2, &r);
     if (st != ATTN_OK)
         return st;
-    if (yardstick)
-        m->gemm_gflop_s = fmax(m->gemm_gflop_s, run_yardstick(yardstick, min_time / 2));
+    run_yardsticks(against, min_time / 2, m);
     m->ms = timing_median(r.ms, r.n);
     m->ms_least = r.ms[0];
     m->ms_most = r.ms[r.n - 1];
@@ -144,27 +144,27 @@ static double tensor_bytes(const attn_softmax_desc *d)
            (d->use & ATTN_USE_LSE ? 4 * rows : 0);
 }
 
-static attn_status measure_plan(trial *t, double min_time, const gemm *yardstick,
+static attn_status measure_plan(trial *t, double min_time, const yardsticks *against,
                                 measurement *m)
 {
     attn_device_info info = { .kind = ATTN_DEVICE_HOST };
     attn_status st = attn_ctx_info(t->ctx, &info);
 
     if (st == ATTN_OK)
-        st = run_blocks(t, min_time, yardstick, m);
+        st = run_blocks(t, min_time, against, m);
     if (st == ATTN_OK && info.kind != ATTN_DEVICE_HOST)
         st = time_enqueue(t, m);
     if (st != ATTN_OK)
         return st;
     m->gflop_s = visible_flop(&t->in->desc, NULL) / m->ms / 1e6;
     m->gb_s = tensor_bytes(&t->in->desc) / m->ms / 1e6;
-    if (yardstick)
-        m->gemm_ratio = m->gflop_s / m->gemm_gflop_s;
+    m->gemm_ratio = m->gflop_s / m->gemm_gflop_s; /* NAN without one */
+    m->read_ratio = m->gb_s / m->read_gb_s;
     return ATTN_OK;
 }
 
 void measure(attn_ctx *ctx, const attn_softmax_desc *desc, const char *variant,
-             double min_time, const gemm *yardstick, measurement *m)
+             double min_time, const yardsticks *against, measurement *m)
 {
     inputs in = { .q = NULL };
     trial t = { .ctx = ctx, .in = &in };
@@ -180,7 +180,9 @@ void measure(attn_ctx *ctx, const attn_softmax_desc *desc, const char *variant,
                         .plan_ms = NAN,
                         .enqueue_us = NAN,
                         .gemm_gflop_s = NAN,
-                        .gemm_ratio = NAN };
+                        .gemm_ratio = NAN,
+                        .read_gb_s = NAN,
+                        .read_ratio = NAN };
     attn_softmax_text(desc, m->problem, sizeof m->problem, NULL);
     snprintf(m->variant, sizeof m->variant, "%s", variant);
     if ((st = time_plans(ctx, desc, variant, &plan, m)) != ATTN_OK ||
@@ -203,7 +205,7 @@ void measure(attn_ctx *ctx, const attn_softmax_desc *desc, const char *variant,
         snprintf(m->why, sizeof m->why, "%s", t.what);
         goto done;
     }
-    if ((st = measure_plan(&t, min_time, yardstick, m)) != ATTN_OK)
+    if ((st = measure_plan(&t, min_time, against, m)) != ATTN_OK)
         failed(m, st);
 
 done:

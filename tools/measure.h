@@ -8,6 +8,7 @@
 #include <attn/attn.h>
 
 #include "gemm.h"
+#include "sweep.h"
 
 /* Times in the units of their names; what was not measured is NAN. */
 typedef struct measurement {
@@ -27,11 +28,19 @@ typedef struct measurement {
                                  * synchronous                                            */
     double gemm_gflop_s;        /* best rate of the yardstick around this measurement     */
     double gemm_ratio;          /* gflop_s / gemm_gflop_s                                 */
+    double read_gb_s;           /* best rate of a plain read by the same threads          */
+    double read_ratio;          /* gb_s / read_gb_s                                       */
 } measurement;
 
-/* Measures for about `min_time` seconds; `yardstick` (or NULL) is timed in turn with it,
- * in the order A B B A. */
+/* What a measurement is held against; NULL: not. */
+typedef struct yardsticks {
+    const gemm *gemm;
+    const sweep *sweep;
+} yardsticks;
+
+/* Measures for about `min_time` seconds; the yardsticks are timed in turn with it, in the
+ * order A B B A. */
 void measure(attn_ctx *ctx, const attn_softmax_desc *desc, const char *variant,
-             double min_time, const gemm *yardstick, measurement *out);
+             double min_time, const yardsticks *against, measurement *out);
 
 #endif

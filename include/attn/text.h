@@ -21,8 +21,10 @@ extern "C" {
  *     field   = type | dim | flag [ "=" value ]
  *     type    = "f32" | "f16" | "bf16"
  *     dim     = ( "b" | "hq" | "hkv" | "lq" | "lk" | "d" | "dv" ) integer
- *     flag    = "causal" | "align=" ( "br" | "tl" ) | "offset=" n | "window=" left ":" right
- *             | "scale=" x | "softcap=" x | "lens" | "lse" | "layout=" class
+ *     flag    = "causal" | "align=" ( "br" | "tl" ) | "offset=" n | "offsets"
+ *             | "window=" left ":" right | "scale=" x | "softcap=" x | "bias=" type
+ *             | "mask" | "alibi" | "sinks" | "qlens" | "lens" | "packed" | "packed=q"
+ *             | "packed=k" | "pages=" n | "lse" | "layout=" class
  *     class   = "16" | "8" | "4" | "2" | "any", one for all tensors or four
  *               with ":" between, for q, k, v and o; in bytes; "2" is one element,
  *               which of f32 is "4"

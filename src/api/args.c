@@ -91,7 +91,7 @@ void attn_arg_want(const attn_problem *p, const attn_args *args, const attn_exte
 attn_status attn_args_read(attn_args *args, const attn_args *from)
 {
     RULE(from, "args is NULL");
-    RULE(attn_struct_copy(args, sizeof *args, from, from->size, sizeof *args),
+    RULE(attn_struct_copy(args, sizeof *args, from, from->size, offsetof(attn_args, bias)),
          "args.size = %zu, want sizeof(attn_args) = %zu", from->size, sizeof *args);
     return ATTN_OK;
 }

@@ -41,6 +41,16 @@ const char *attn_refusal(const attn_problem *p, const attn_target *target, int i
     return v->applicable(p, &caps);
 }
 
+const char *attn_drawback(const attn_problem *p, const attn_target *target, int index)
+{
+    const attn_variant *v = target->variants[index];
+    const attn_caps caps = caps_for(target, index);
+
+    if (v->traits & ATTN_TRAIT_BY_NAME)
+        return "takes it, but only by name";
+    return v->worse ? v->worse(p, &caps) : NULL;
+}
+
 static attn_status unsupported(const attn_problem *p, const attn_target *target,
                                const char *only)
 {
@@ -50,9 +60,12 @@ static attn_status unsupported(const attn_problem *p, const attn_target *target,
 
     attn_problem_text(p, &name);
     for (int i = 0; target->variants[i]; i++)
-        if (!only || !strcmp(only, target->variants[i]->name))
+        if (!only || !strcmp(only, target->variants[i]->name)) {
+            const char *reason = attn_refusal(p, target, i);
+
             attn_text_add(&text, "; %s: %s", target->variants[i]->name,
-                          attn_refusal(p, target, i));
+                          reason ? reason : attn_drawback(p, target, i));
+        }
     return attn_fail(ATTN_ERR_UNSUPPORTED, "no variant of %s takes %s%s", target->backend,
                      problem, reasons);
 }
@@ -73,7 +86,8 @@ attn_status attn_options_read(attn_options *options, const attn_options *from)
     *options = (attn_options){ .size = sizeof *options };
     if (!from)
         return ATTN_OK;
-    if (!attn_struct_copy(options, sizeof *options, from, from->size, sizeof *options))
+    if (!attn_struct_copy(options, sizeof *options, from, from->size,
+                          offsetof(attn_options, splits)))
         return attn_fail(ATTN_ERR_INVALID,
                          "options.size = %zu, want sizeof(attn_options) = %zu", from->size,
                          sizeof *options);
@@ -83,29 +97,46 @@ attn_status attn_options_read(attn_options *options, const attn_options *from)
     return ATTN_OK;
 }
 
+/* The place of what attn_choose() picks; -1: nothing. */
+static int pick(const attn_problem *p, const attn_target *target, const char *only,
+                bool *known)
+{
+    int second = -1;
+
+    for (int i = 0; target->variants[i]; i++) {
+        const attn_variant *v = target->variants[i];
+
+        if (only && strcmp(only, v->name))
+            continue;
+        *known = true;
+        if (attn_refusal(p, target, i))
+            continue;
+        if (only || !attn_drawback(p, target, i))
+            return i;
+        if (second < 0 && !(v->traits & ATTN_TRAIT_BY_NAME))
+            second = i;
+    }
+    return second;
+}
+
 attn_status attn_choose(const attn_problem *p, const attn_target *target,
                         const attn_options *options, attn_choice *out)
 {
     const char *const only = options ? options->variant : NULL;
     bool known = false;
+    const int i = pick(p, target, only, &known);
+    attn_caps caps;
 
-    for (int i = 0; target->variants[i]; i++) {
-        const attn_variant *v = target->variants[i];
-        const attn_caps caps = caps_for(target, i);
-
-        if (only && strcmp(only, v->name))
-            continue;
-        known = true;
-        if ((!only && v->traits & ATTN_TRAIT_BY_NAME) || attn_refusal(p, target, i))
-            continue;
-        memset(out, 0, sizeof *out);
-        out->variant = v;
-        out->index = i;
-        out->splits = options ? options->splits : 0;
-        v->lower(p, &caps, out);
-        return ATTN_OK;
-    }
-    return known || !only ? unsupported(p, target, only) : unknown_variant(target, only);
+    if (i < 0)
+        return only && !known ? unknown_variant(target, only)
+                              : unsupported(p, target, only);
+    caps = caps_for(target, i);
+    memset(out, 0, sizeof *out);
+    out->variant = target->variants[i];
+    out->index = i;
+    out->splits = options ? options->splits : 0;
+    out->variant->lower(p, &caps, out);
+    return ATTN_OK;
 }
 
 void attn_choice_text(const attn_choice *choice, const attn_target *target, attn_text *text)

@@ -147,7 +147,8 @@ attn_status attn_softmax_desc_read(attn_softmax_desc *desc, const attn_softmax_d
     attn_status st;
 
     RULE(from, "desc is NULL");
-    RULE(attn_struct_copy(desc, sizeof *desc, from, from->size, sizeof *desc),
+    RULE(attn_struct_copy(desc, sizeof *desc, from, from->size,
+                          offsetof(attn_softmax_desc, type_bias)),
          "size = %zu, want sizeof(attn_softmax_desc) = %zu", from->size, sizeof *desc);
     RULE(!(desc->use & ~(uint32_t)KNOWN_USE), "use = 0x%x has bits that mean nothing: 0x%x",
          (unsigned)desc->use, (unsigned)(desc->use & ~(uint32_t)KNOWN_USE));
