@@ -47,10 +47,16 @@ enum {
 #undef X
 };
 
-/* Every feature of the forward pass, and those that a loop over keys sees as more
+/* The features that every kernel of the forward pass takes, since its seams do: a new one
+ * joins them when it is in the seams of all. And those that a loop over keys sees as more
  * than a range of keys: values and masks of single scores. */
 enum {
-    ATTN_FEATURES_ALL = (1 << ATTN_FEAT_COUNT) - 1,
+    ATTN_FEATURES_ALL = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET |
+                        ATTN_FEAT_OFFSETS | ATTN_FEAT_WINDOW | ATTN_FEAT_SOFTCAP |
+                        ATTN_FEAT_BIAS | ATTN_FEAT_MASK | ATTN_FEAT_ALIBI |
+                        ATTN_FEAT_SINKS | ATTN_FEAT_LENS_Q | ATTN_FEAT_LENS_KV |
+                        ATTN_FEAT_PACKED_Q | ATTN_FEAT_PACKED_K | ATTN_FEAT_PAGES |
+                        ATTN_FEAT_LSE,
     ATTN_FEATURES_TERMS = ATTN_FEAT_BIAS | ATTN_FEAT_MASK | ATTN_FEAT_ALIBI
 };
 
