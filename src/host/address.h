@@ -38,4 +38,14 @@ static inline int64_t attn_host_key_at(const attn_host_softmax *s, const attn_te
            (x->k_first + j) * t->stride[2];
 }
 
+/* The same of the key after that whose row is at `at`. */
+static inline int64_t attn_host_key_next(const attn_host_softmax *s, const attn_tensor *t,
+                                         const attn_sequence *x, int64_t b, int64_t kvh,
+                                         int64_t j, int64_t at)
+{
+    if (s->t.block_table.type != ATTN_TYPE_NONE)
+        return attn_host_key_at(s, t, x, b, kvh, j);
+    return at + t->stride[2];
+}
+
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* host/level.h: the tiled kernels of all instruction levels; the build decides
- * which of them exist (ATTN_HAVE_...). */
+/* host/level.h: the fast kernels of all instruction levels; the build decides which
+ * of them exist (ATTN_HAVE_...). */
 #ifndef ATTN_HOST_LEVEL_H
 #define ATTN_HOST_LEVEL_H
 
@@ -11,5 +11,11 @@ attn_host_softmax_fn attn_host_softmax_fwd_tile_sse2;
 attn_host_softmax_fn attn_host_softmax_fwd_tile_neon;
 attn_host_softmax_fn attn_host_softmax_fwd_tile_avx2;
 attn_host_softmax_fn attn_host_softmax_fwd_tile_avx512;
+
+attn_host_softmax_fn attn_host_softmax_fwd_split_generic;
+attn_host_softmax_fn attn_host_softmax_fwd_split_sse2;
+attn_host_softmax_fn attn_host_softmax_fwd_split_neon;
+attn_host_softmax_fn attn_host_softmax_fwd_split_avx2;
+attn_host_softmax_fn attn_host_softmax_fwd_split_avx512;
 
 #endif

@@ -26,17 +26,28 @@ typedef struct panel {
     int vectors;     /* no more than these queries need: one query, one    */
 } panel;
 
+typedef struct panel_run {
+    int first, end;
+} panel_run;
+
 typedef struct panel_keys {
     const float *k;  /* [n][D]                                             */
     const float *v;  /* first block of VB values; NULL: only m and l       */
     int64_t block;   /* elements from there to the next block              */
+    int64_t first;   /* number of the first key                            */
     int n;
+    float scale;
+    float softcap;   /* 0: off                                             */
     bool edge;       /* true: lane x sees key j where low <= j - x <= high */
     int low, high;
+    const struct attn_terms *terms; /* what is added; NULL: nothing        */
+    float *taken;    /* scratch for them, [lanes][taken_step]              */
+    int64_t taken_step;
+    panel_run *live; /* scratch, n / 2 + 1 of them                         */
 } panel_keys;
 
 /* Folds keys into a panel of so many vectors (host/panel_fold.h); s is scratch. */
 typedef void panel_fold_fn(const panel *p, const panel_keys *t, vf *s, int64_t dim_qk,
-                           int64_t dim_v, float scale);
+                           int64_t dim_v);
 
 #endif

@@ -16,12 +16,16 @@
 #define EACH_ROW UNROLL for (int r = 0; r < ROWS; r++)
 #define EACH_VECTOR UNROLL for (int x = 0; x < VECTORS; x++)
 
-/* s[keys][VECTORS] = scale * K Q. Past the last key it is read again; s has room for
- * whole blocks of 8. */
-static inline void NAME(score)(vf *s, const float *k, int n, const vf *q, int64_t dim,
-                               float scale)
+/* s[keys][VECTORS] = scale * K Q, keys `first` .. end - 1. Past the last key it is read
+ * again; s has room for whole blocks of 8. */
+static inline void NAME(score)(vf *s, const panel_keys *t, const vf *q, int64_t dim,
+                               int first, int end)
 {
-    for (int j = 0; j < n; j += ROWS) {
+    const float *k = t->k;
+    const float scale = t->scale;
+    const int n = t->n;
+
+    for (int j = first; j < end; j += ROWS) {
         vf acc[ROWS][VECTORS];
         const float *row[ROWS];
 
@@ -33,22 +37,6 @@ static inline void NAME(score)(vf *s, const float *k, int n, const vf *q, int64_
             EACH_ROW EACH_VECTOR acc[r][x] += row[r][d] * q[d * VECTORS + x];
         EACH_ROW EACH_VECTOR s[(j + r) * VECTORS + x] = acc[r][x] * scale;
     }
-}
-
-/* Hides what is not visible, see panel_keys. */
-static inline void NAME(hide)(vf *s, const panel_keys *t)
-{
-    vi lane[VECTORS];
-
-    for (int x = 0; x < VECTORS; x++)
-        for (int i = 0; i < LANES; i++)
-            lane[x][i] = x * LANES + i;
-    for (int j = 0; j < t->n; j++)
-        EACH_VECTOR {
-            vi seen = (lane[x] <= j - t->low) & (lane[x] >= j - t->high);
-            vf *to = &s[j * VECTORS + x];
-            *to = vf_select(seen, *to, vf_set(-INFINITY));
-        }
 }
 
 /* Scores become weights, relative to the maximum so far; alpha scales what was
@@ -78,17 +66,23 @@ static inline void NAME(weigh)(vf *s, int n, const panel *p, vf *alpha)
     EACH_VECTOR p->l[x] = p->l[x] * alpha[x] + sum[x];
 }
 
-/* o = alpha * o + V^T weights, for ROWS values. The keys are summed apart from what
- * came before, which keeps the error of long sums small. Where alpha is 0 the old sum
- * is dropped, even an infinite one: those keys weigh exactly nothing. */
-static inline void NAME(value)(vf *o, const vf *s, int n, const float *v, int64_t block,
-                               const vf *alpha)
+/* o = alpha * o + V^T weights, for ROWS values, over the keys of some runs. The keys are
+ * summed apart from what came before, which keeps the error of long sums small. Where
+ * alpha is 0 the old sum is dropped, even an infinite one: those keys weigh exactly
+ * nothing. */
+static inline void NAME(value)(vf *o, const vf *s, const panel_run *run, int runs,
+                               const float *v, int64_t block, const vf *alpha)
 {
     vf acc[ROWS][VECTORS];
 
     EACH_ROW EACH_VECTOR acc[r][x] = vf_set(0);
-    for (int j = 0; j < n; j++, s += VECTORS, v += VB)
-        EACH_ROW EACH_VECTOR acc[r][x] += v[r / VB * block + r % VB] * s[x];
+    for (const panel_run *end = run + runs; run < end; run++) {
+        const vf *w = s + run->first * VECTORS;
+        const float *at = v + run->first * VB;
+
+        for (int j = run->first; j < run->end; j++, w += VECTORS, at += VB)
+            EACH_ROW EACH_VECTOR acc[r][x] += at[r / VB * block + r % VB] * w[x];
+    }
     EACH_ROW EACH_VECTOR {
         vf old = vf_keep(alpha[x] != 0.0f, o[r * VECTORS + x]);
         o[r * VECTORS + x] = old * alpha[x] + acc[r][x];
@@ -96,16 +90,29 @@ static inline void NAME(value)(vf *o, const vf *s, int n, const float *v, int64_
 }
 
 static void NAME(panel_fold)(const panel *p, const panel_keys *t, vf *s, int64_t dim_qk,
-                             int64_t dim_v, float scale)
+                             int64_t dim_v)
 {
+    const panel_run all = { 0, t->n };
+    const int share = t->terms ? 8 : t->n;
+    const panel_run *live = &all;
+    int runs = 1;
+    bool hidden;
     vf alpha[VECTORS];
 
-    NAME(score)(s, t->k, t->n, p->q, dim_qk, scale);
-    if (t->edge)
-        NAME(hide)(s, t);
+    for (int j = 0; j < t->n; j += share) {
+        if (t->terms)
+            panel_score_take(t, p, j, j + share);
+        NAME(score)(s, t, p->q, dim_qk, j, j + share < t->n ? j + share : t->n);
+    }
+    hidden = panel_score(s, t, p);
     NAME(weigh)(s, t->n, p, alpha);
+    if (hidden) {
+        runs = panel_live(t->live, s, t, VECTORS);
+        live = t->live;
+    }
     for (int64_t d = 0; t->v && d < dim_v; d += ROWS)
-        NAME(value)(p->o + d * VECTORS, s, t->n, t->v + d / VB * t->block, t->block, alpha);
+        NAME(value)(p->o + d * VECTORS, s, live, runs, t->v + d / VB * t->block, t->block,
+                    alpha);
 }
 
 #undef ROWS

@@ -30,6 +30,7 @@ typedef struct attn_host_softmax {
     float scale, softcap;    /* softcap 0: off                                */
     int64_t tile_q, tile_k;  /* queries and keys of a tile                    */
     int64_t piece;           /* keys of a piece of the split; 0: not split    */
+    int64_t round;           /* split: blocks of tile_q rows at once          */
     int threads;
     void *workspace;         /* threads * scratch bytes first, aligned to 64  */
     size_t scratch_bytes;    /* of one thread, a multiple of 64               */
@@ -40,12 +41,12 @@ typedef void attn_host_softmax_fn(const attn_host_softmax *s);
 /* The oracle: plain loops in double, one query at a time. */
 void attn_host_softmax_fwd_reference(const attn_host_softmax *s);
 
-/* Instruction levels of the tiled kernel, worst first. */
+/* Instruction levels of the fast kernels, worst first. */
 typedef struct attn_host_level {
     const char *name;        /* "sse2", "avx2", "avx512", "neon", "generic"   */
     int lanes;               /* f32 lanes of a vector                         */
     int panel;               /* queries of one register panel                 */
-    attn_host_softmax_fn *softmax_fwd_tile;
+    attn_host_softmax_fn *softmax_fwd_tile, *softmax_fwd_split;
 } attn_host_level;
 
 /* The best level that this processor runs (limited by name; NULL: no limit).

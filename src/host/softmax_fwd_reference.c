@@ -87,7 +87,7 @@ static void sum_values(const row *r, int64_t e0, int64_t n)
     double sum[CHUNK] = { 0 };
 
     for (int64_t j = r->keys.first; j < r->keys.end; j++) {
-        double p = weight(r, score(r, j)) / r->l;
+        double w = weight(r, score(r, j)), p = w != 0 ? w / r->l : 0;
         int64_t at = attn_host_key_at(s, v, r->x, r->b, r->kvh, j) + e0 * v->stride[3];
         for (int64_t e = 0; p != 0 && e < n; e++)
             sum[e] += p * load(v, at + e * v->stride[3]);

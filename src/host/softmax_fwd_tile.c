@@ -9,7 +9,8 @@
  * Units     ceil(Lq / tile_q) * B * Hq, the last queries (under a causal rule the
  *           longest) first, handed out one by one to the threads
  * Key range exactly the keys that a query of the tile sees: other rows of K and V
- *           are not read. Only panels on the edge of visibility select
+ *           are not read. Only panels on the edge of visibility select. A key that
+ *           mask or bias hide from a whole panel is not multiplied with its value
  * Layout    any types and strides; K and V are converted once per key tile
  * Numerics  scores, m, l, o in f32; empty row: O = 0, LSE = -Inf. Sums at three
  *           levels, lest errors grow with Lk: a key tile, a span of SPAN key tiles,
@@ -19,9 +20,10 @@
  *               per panel of the tile:  q [D][panel], o [Dv8][panel],
  *                                       m [panel], l [panel], totals of o, m, l
  *               scores [rows][panel], V [Dv8 / 4][rows + 4][4], one row of V [Dv8],
- *               K [rows][D]
+ *               K [rows][D]; if scores have terms [panel][rows + 24] of them and runs
+ *               of keys [rows / 2 + 1][2]
  *           = roundup(tile_q, panel) * (D + 2 * Dv8 + 4) + rows * (panel + D + Dv8)
- *             + 5 * Dv8
+ *             + 5 * Dv8 (+ panel * (rows + 24) + rows + 2)
  *           (4 rows more: a power of two between blocks would share few cache sets)
  * Tunables  LANES, NV (2 or 3), MR (4 or 8): f32 lanes, vectors of a panel, rows or
  *           values per register block; set per level by src/host/meson.build
@@ -38,10 +40,12 @@
 #include <omp.h>
 #endif
 
+#include "host/address.h"
 #include "host/level.h"
 #include "host/panel.h"
-#include "host/address.h"
+#include "host/panel_score.h"
 #include "host/row.h"
+#include "host/score.h"
 
 #define VECTORS 1
 #include "host/panel_fold.h"
@@ -72,6 +76,10 @@ typedef struct unit {
     int64_t rows, dim_v8;
     int64_t v_block; /* elements from one block of V to the next    */
     float *panels, *scores, *v, *v_row, *k;
+    float *taken; /* for the terms, see panel_keys               */
+    int64_t taken_step;
+    panel_run *live;
+    attn_terms terms;
 } unit;
 
 /* Floats of a panel for one query. */
@@ -103,6 +111,11 @@ static unit unit_make(const attn_host_softmax *s, int64_t n, float *scratch)
     u.v = u.scores + u.rows * PANEL;
     u.v_row = u.v + u.dim_v8 / VB * u.v_block;
     u.k = u.v_row + u.dim_v8;
+    u.taken = u.k + u.rows * s->dim_qk;
+    u.taken_step = u.rows + 24;
+    u.live = (panel_run *)(u.taken + PANEL * u.taken_step);
+    if (attn_host_terms(s))
+        u.terms = attn_terms_of(s, &u.x, b, h);
     return u;
 }
 
@@ -131,6 +144,7 @@ static panel panel_at(const unit *u, int x)
 static void panel_start(const unit *u, const panel *p)
 {
     const attn_host_softmax *s = u->s;
+    const float sink = attn_host_sink(s, u->h);
     int lanes = p->vectors * LANES;
 
     for (int x = 0; x < lanes; x++) {
@@ -149,8 +163,9 @@ static void panel_start(const unit *u, const panel *p)
     for (int64_t d = 0; d < u->dim_v8 * p->vectors; d++)
         p->o[d] = p->total_o[d] = vf_set(0);
     for (int v = 0; v < p->vectors; v++) {
-        p->m[v] = p->total_m[v] = vf_set(-INFINITY);
-        p->l[v] = p->total_l[v] = vf_set(0);
+        p->m[v] = p->total_m[v] = vf_set(sink);
+        p->l[v] = vf_set(0);
+        p->total_l[v] = vf_set(sink == -INFINITY ? 0 : 1);
     }
 }
 
@@ -217,7 +232,9 @@ static void take_keys(const unit *u, int64_t j, int n)
     int64_t at = attn_host_key_at(u->s, k, &u->x, u->b, u->kvh, j), step = k->stride[2];
     int64_t dim = u->s->dim_qk;
 
-    for (int x = 0; x < n; x++, at += step) {
+    for (int x = 0; x < n; x++) {
+        if (x)
+            at = attn_host_key_next(u->s, k, &u->x, u->b, u->kvh, j + x, at);
         attn_row_fetch(k, at + AHEAD * step, dim);
         attn_row_load(u->k + x * dim, k, at, dim);
     }
@@ -231,7 +248,9 @@ static void take_values(const unit *u, int64_t j, int n)
 
     for (int64_t d = dim; d < u->dim_v8; d++)
         u->v_row[d] = 0;
-    for (int x = 0; x < n; x++, at += step) {
+    for (int x = 0; x < n; x++) {
+        if (x)
+            at = attn_host_key_next(u->s, v, &u->x, u->b, u->kvh, j + x, at);
         attn_row_fetch(v, at + AHEAD * step, dim);
         attn_row_load(u->v_row, v, at, dim);
         for (int64_t d = 0; d < u->dim_v8; d += VB)
@@ -248,14 +267,21 @@ static void fold(const unit *u, const panel *p, int64_t first, int64_t end, int6
         .k = u->k + row * s->dim_qk,
         .v = s->t.o.type != ATTN_TYPE_NONE ? u->v + row * VB : NULL,
         .block = u->v_block,
+        .first = first,
         .n = (int)(end - first),
+        .scale = s->scale,
+        .softcap = s->softcap,
         .edge = first < last - s->left || end - 1 > position + s->right,
         /* Beyond +-2^24 rows there is no edge within the tile. */
         .low = (int)attn_max(position - s->left - first, -(1 << 24)),
         .high = (int)attn_min(position + s->right - first, 1 << 24),
+        .terms = attn_host_terms(s) ? &u->terms : NULL,
+        .taken = u->taken,
+        .taken_step = u->taken_step,
+        .live = u->live,
     };
 
-    folds[p->vectors - 1](p, &t, (vf *)u->scores, s->dim_qk, s->dim_v, s->scale);
+    folds[p->vectors - 1](p, &t, (vf *)u->scores, s->dim_qk, s->dim_v);
 }
 
 /* Folds keys j .. j + n - 1 into all panels, each over those that it sees. */

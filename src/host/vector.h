@@ -5,7 +5,9 @@
 #define ATTN_HOST_VECTOR_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #if defined __SSE2__
 #include <immintrin.h>
@@ -36,6 +38,129 @@ static inline vf vf_keep(vi mask, vf x)
 static inline vf vf_select(vi mask, vf yes, vf no)
 {
     return (vf)((mask & (vi)yes) | (~mask & (vi)no));
+}
+
+static inline vf vf_load(const float *from)
+{
+    vf x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+static inline void vf_store(float *to, vf x)
+{
+    memcpy(to, &x, sizeof x);
+}
+
+static inline vf vf_abs(vf x)
+{
+    return (vf)((vi)x & 0x7fffffff);
+}
+
+/* 0, 1, 2, ... */
+static inline vi vi_lanes(void)
+{
+#if LANES == 4
+    return (vi){ 0, 1, 2, 3 };
+#elif LANES == 8
+    return (vi){ 0, 1, 2, 3, 4, 5, 6, 7 };
+#else
+    return (vi){ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+#endif
+}
+
+/* Whether a lane of a mask (-1 or 0 each) is set. */
+static inline bool vi_any(vi mask)
+{
+#if defined __AVX512F__ && LANES == 16
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined __AVX__ && LANES == 8
+    return _mm256_movemask_ps((__m256)mask) != 0;
+#elif defined __SSE2__ && LANES == 4
+    return _mm_movemask_ps((__m128)mask) != 0;
+#else
+    int32_t any = 0;
+    for (int i = 0; i < LANES; i++)
+        any |= mask[i];
+    return any != 0;
+#endif
+}
+
+#ifdef __clang__
+#define VF_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define VF_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){ __VA_ARGS__ })
+#endif
+
+#ifdef __clang__
+#define VF_UNROLL _Pragma("unroll")
+#else
+#define VF_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/* Zips row i with row i + LANES / 2: lane by lane in turn, first halves, then second. */
+static inline void vf_zip(vf to[LANES], const vf r[LANES])
+{
+    VF_UNROLL for (int i = 0; i < LANES / 2; i++) {
+        const vf a = r[i], b = r[i + LANES / 2];
+#if LANES == 4
+        to[2 * i] = VF_SHUFFLE(a, b, 0, 4, 1, 5);
+        to[2 * i + 1] = VF_SHUFFLE(a, b, 2, 6, 3, 7);
+#elif LANES == 8
+        to[2 * i] = VF_SHUFFLE(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+        to[2 * i + 1] = VF_SHUFFLE(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+        to[2 * i] =
+            VF_SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        to[2 * i + 1] =
+            VF_SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#endif
+    }
+}
+
+/* Rows become columns: zipping moves the first bit of the column to the row, and the
+ * other way; log2(LANES) times all bits have moved. */
+static inline void vf_transpose(vf r[LANES])
+{
+    vf t[LANES];
+
+    vf_zip(t, r);
+    vf_zip(r, t);
+#if LANES == 8
+    vf_zip(t, r);
+    VF_UNROLL for (int i = 0; i < LANES; i++) r[i] = t[i];
+#elif LANES == 16
+    vf_zip(t, r);
+    vf_zip(r, t);
+#endif
+}
+
+/* Lane i: the sum of the lanes of r[i], for each in the same order: halves onto halves,
+ * two rows at once. r is scratch. */
+static inline vf vf_sums(vf r[LANES])
+{
+#define FOLD(n, a, b) VF_UNROLL for (int i = 0; i < n; i++) r[i] = a + b;
+#define PICK(n, ...)  VF_SHUFFLE(r[i], r[i + n], __VA_ARGS__)
+#if LANES == 16
+    FOLD(8, PICK(8, 0, 1, 2, 3, 4, 5, 6, 7, 24, 25, 26, 27, 28, 29, 30, 31),
+         PICK(8, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23))
+    FOLD(4, PICK(4, 0, 1, 2, 3, 20, 21, 22, 23, 8, 9, 10, 11, 28, 29, 30, 31),
+         PICK(4, 4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27))
+    FOLD(2, PICK(2, 0, 1, 18, 19, 4, 5, 22, 23, 8, 9, 26, 27, 12, 13, 30, 31),
+         PICK(2, 2, 3, 16, 17, 6, 7, 20, 21, 10, 11, 24, 25, 14, 15, 28, 29))
+    FOLD(1, PICK(1, 0, 17, 2, 19, 4, 21, 6, 23, 8, 25, 10, 27, 12, 29, 14, 31),
+         PICK(1, 1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30))
+#elif LANES == 8
+    FOLD(4, PICK(4, 0, 1, 2, 3, 12, 13, 14, 15), PICK(4, 4, 5, 6, 7, 8, 9, 10, 11))
+    FOLD(2, PICK(2, 0, 1, 10, 11, 4, 5, 14, 15), PICK(2, 2, 3, 8, 9, 6, 7, 12, 13))
+    FOLD(1, PICK(1, 0, 9, 2, 11, 4, 13, 6, 15), PICK(1, 1, 8, 3, 10, 5, 12, 7, 14))
+#else
+    FOLD(2, PICK(2, 0, 1, 6, 7), PICK(2, 2, 3, 4, 5))
+    FOLD(1, PICK(1, 0, 5, 2, 7), PICK(1, 1, 4, 3, 6))
+#endif
+#undef FOLD
+#undef PICK
+    return r[0];
 }
 
 /* A NaN in b is the result; one in a may get lost. */
@@ -74,6 +199,22 @@ static inline vf vf_exp2(vf x)
     p = p * f + 0x1.62e430p-1f;
     p = p * f + 1.0f;
     return vf_keep(~(x < -126.0f), p * scale);
+}
+
+/* tanh(x) within 2 ulp. From e = exp(-2 |x|), but near 0, where 1 - e would cancel, an
+ * odd polynomial (least maximum of the relative error, 1e-8). */
+static inline vf vf_tanh(vf x)
+{
+    const vf a = vf_abs(x), xx = x * x;
+    const vf e = vf_exp2(a * -0x1.715476p1f), far = (1.0f - e) / (1.0f + e);
+    vf p = vf_set(-5.70498872e-3f);
+
+    p = p * xx + 2.06390887e-2f;
+    p = p * xx - 5.37397155e-2f;
+    p = p * xx + 1.33314422e-1f;
+    p = p * xx - 3.33332819e-1f;
+    p = p * xx * x + x;
+    return vf_select(a < 0.625f, p, (vf)((vi)far | ((vi)x & INT32_MIN)));
 }
 
 #endif

@@ -12,6 +12,7 @@
 
 #include "core/size.h"
 #include "core/status.h"
+#include "host/merge.h"
 
 static attn_status host_count(const attn_env *env, int *n, char *reason, size_t cap)
 {
@@ -103,6 +104,23 @@ static void host_close(attn_device **dev)
     *dev = NULL;
 }
 
+static attn_status host_merge(attn_device *dev, const attn_kernel *const kernel[],
+                              const attn_step step[], const attn_merge_args *args,
+                              const attn_stream *stream)
+{
+    (void)dev;
+    (void)kernel;
+    if (stream->queue)
+        return attn_fail(ATTN_ERR_INVALID, "stream = %p, want NULL: \"host\" has no queues",
+                         stream->queue);
+    if (args) {
+        const attn_type part =
+            args->o.type != ATTN_TYPE_NONE ? args->part_o[0].type : ATTN_F32;
+        attn_host_merge(args, (int)step[part].threads);
+    }
+    return ATTN_OK;
+}
+
 static attn_status host_wait(attn_device *dev)
 {
     (void)dev; /* every launch has ended when it returns */
@@ -157,6 +175,7 @@ const attn_backend attn_backend_host = {
     .close = host_close,
     .kernel = attn_host_kernel,
     .launch = attn_host_launch,
+    .merge = host_merge,
     .wait = host_wait,
     .alloc = host_alloc,
     .free = host_free,
@@ -164,4 +183,5 @@ const attn_backend attn_backend_host = {
     .download = host_download,
     .buffer_bytes = host_buffer_bytes,
     .on_host = true,
+    .addresses = true,
 };

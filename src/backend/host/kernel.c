@@ -8,7 +8,8 @@
 void attn_host_kernels(attn_device *dev, const attn_host_level *level)
 {
     dev->kernel[0] = (struct attn_kernel){ "softmax_fwd_tile", level->softmax_fwd_tile };
-    dev->kernel[1] =
+    dev->kernel[1] = (struct attn_kernel){ "softmax_fwd_split", level->softmax_fwd_split };
+    dev->kernel[2] =
         (struct attn_kernel){ "softmax_fwd_reference", attn_host_softmax_fwd_reference };
 }
 

@@ -30,6 +30,7 @@ static attn_host_softmax bind(const attn_step *step, const attn_call *call)
         .tile_q = step->tile_q,
         .tile_k = step->tile_k,
         .piece = step->piece,
+        .round = step->round_blocks,
         .threads = (int)step->threads,
         .workspace = call->args->workspace,
         .scratch_bytes = (size_t)step->scratch_bytes,

@@ -4,8 +4,6 @@
 #include "plan/host/variants.h"
 
 enum {
-    FEATURES = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET | ATTN_FEAT_WINDOW |
-               ATTN_FEAT_LENS_KV | ATTN_FEAT_LSE,
     MOST_DIM = 4096,  /* beyond that one panel leaves every cache           */
     LEAST_PANELS = 4, /* fewer pay too much for packing K and V             */
     MOST_PANELS = 8,  /* more hardly gain, and split the work worse         */
@@ -16,13 +14,14 @@ enum {
 
 /* Scratch of one thread, in floats, as src/host/softmax_fwd_tile.c lays it out. */
 typedef struct scratch {
-    int64_t q, o, total, state, scores, k, v;
+    int64_t q, o, total, state, scores, k, v, terms;
 } scratch;
 
 static scratch scratch_of(const attn_problem *p, int64_t panel, int64_t br, int64_t bc)
 {
     const int64_t queries = attn_round_up(br, panel), rows = attn_round_up(bc, 8);
     const int64_t dv8 = attn_round_up(p->dv, 8);
+    const bool terms = p->features & ATTN_FEATURES_TERMS;
 
     return (scratch){ .q = queries * p->d,
                       .o = queries * dv8,
@@ -30,12 +29,13 @@ static scratch scratch_of(const attn_problem *p, int64_t panel, int64_t br, int6
                       .state = queries * 4,
                       .scores = rows * panel,
                       .k = rows * p->d,
-                      .v = (rows + 5) * dv8 };
+                      .v = (rows + 5) * dv8,
+                      .terms = terms ? panel * (rows + 24) + rows + 2 : 0 };
 }
 
 static int64_t sum(scratch s)
 {
-    return s.q + s.o + s.total + s.state + s.scores + s.k + s.v;
+    return s.q + s.o + s.total + s.state + s.scores + s.k + s.v + s.terms;
 }
 
 /* Keys by the published rule for half of the core's cache; queries in whole panels,
@@ -82,6 +82,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->block = 1;
     step->threads = attn_max(c->compute_units, 1);
     step->scratch_bytes = attn_round_up(4 * sum(s), 64);
+    out->splits = 0;
     out->workspace_bytes = step->threads * step->scratch_bytes;
     attn_step_softmax(step, p);
     attn_choice_instance(out, "br%lld,bc%lld,lanes%lld,d%lld,dv%lld,%s", (long long)br,
@@ -98,12 +99,14 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     attn_choice_budget(out, "scores of one panel", 4 * s.scores);
     attn_choice_budget(out, "k rows in f32", 4 * s.k);
     attn_choice_budget(out, "v rows, packed", 4 * s.v);
+    if (s.terms)
+        attn_choice_budget(out, "bias, mask, ALiBi of one panel", 4 * s.terms);
 }
 
 const attn_variant attn_host_softmax_fwd_tile_variant = {
     .name = "softmax_fwd_tile",
     .about = "fused, online softmax; tiles of queries along the vector lanes, OpenMP",
-    .features = FEATURES,
+    .features = ATTN_FEATURES_ALL,
     .applicable = applicable,
     .lower = lower,
 };

@@ -5,6 +5,7 @@
 
 #include "plan/plan.h"
 
+extern const attn_variant attn_host_softmax_fwd_split_variant;
 extern const attn_variant attn_host_softmax_fwd_tile_variant;
 extern const attn_variant attn_host_softmax_fwd_reference_variant;
 
