@@ -9,7 +9,7 @@
  *   BIAS          the bias, in its own type              (__global BIAS_ELEM *)
  *   U8 I32 F32    read only                              (__global const uchar *, ...)
  *   WORD, FLOATS  written                                (__global int *, float *)
- *   LONG INT FLOAT   scalars; LAST is the FLOAT that ends a list
+ *   LONG INT FLOAT   scalars; LAST is the FLOAT and END the INT that ends a list
  *
  * Offsets and strides are in elements. A tensor that was left out is bound to
  * some other buffer (never NULL, which old drivers and checkers refuse) and its
@@ -53,6 +53,20 @@
     P(INT, want_lse)   /* 0: lse is not written                              */ \
     P(INT, want_status)/* 0: status is not written                           */ \
     P(FLOAT, softcap) P(LAST, scale)
+
+/* One part of a merge; softmax/merge.cl. PART is IN, but in the part's own type. */
+#define MERGE_PARAMS(P) \
+    P(PART, part) P(F32, part_lse) P(OUT, o) P(FLOATS, lse) P(FLOATS, work) \
+    VIEW_PARAMS(P, part) \
+    P(LONG, part_lse_offset) P(LONG, part_lse_stride_b) P(LONG, part_lse_stride_h) \
+    P(LONG, part_lse_stride_l) \
+    VIEW_PARAMS(P, o) \
+    P(LONG, lse_offset) P(LONG, lse_stride_b) P(LONG, lse_stride_h) P(LONG, lse_stride_l) \
+    P(INT, batch) P(INT, heads) P(INT, len) P(INT, depth) \
+    P(INT, first)      /* 1: nothing has been merged before                  */ \
+    P(INT, last)       /* 1: o and lse are written, else work                */ \
+    P(INT, odd)        /* which of two m and l in work is read               */ \
+    P(INT, want_o) P(END, want_lse)
 
 /* Bits of status: ATTN_CLAMPED_ in attn/plan.h. */
 #define CLAMPED_LENS_Q 1

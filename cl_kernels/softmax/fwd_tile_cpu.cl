@@ -15,22 +15,24 @@
  * Local     scratch of the one item, in f32 and bytes:
  *             4 * ( BR * (D + 2 * ceil(DV / MR) * MR + 4)   Q; O, m and l, twice
  *                 + ceil(BC / MR) * MR * NV * VW          scores of a panel
+ *                 + (terms ? max(BC, ceil(BC / VW) * VW) * NV * VW : VW)
  *                 + (K direct ? 1 : BC * D) + (V direct ? 1 : BC * DV) )
  *           and up to 256 more for alignment. K is direct if it is f32 with
- *           CONTIG_K and PACK_K is 0; V likewise
+ *           CONTIG_K and PACK_K is 0; V likewise. Terms: of bias and mask
  * Layout    any strides, in elements; CONTIG_ macros promise stride 1
- * Numerics  f32 throughout; m in log2 units; a row without visible keys: O = 0,
+ * Numerics  f32 throughout, m in natural units; a row without visible keys: O = 0,
  *           LSE = -inf. A row's bits depend on its own tile only, not on B or H.
  *           Sums at three levels, lest errors grow with Lk: a step, a span of SPAN
  *           steps, the total, which is compensated (sum_move)
- * Features  causal, window, alignment, lengths: all through common/
+ * Features  all, through common/ and softmax/panel_terms.clh. Rows of keys that a mask
+ *           or a bias of -inf hides from the whole panel are not used at all
  * Requires  no barrier, no subgroup; reads no row of K or V outside the range of
  *           the panel, and packed rows only inside that of the tile
  * Tunables  VW NV MR BR BC PACK_K PACK_V, below. VW: the device's native width,
  *           at least 4. MR * NV + NV + 1 vectors should fit the registers: 4 x 3
  *           with 16 of them, 8 x 3 with 32. Lq < NR wastes lanes: choose NV = 1
  *           and BR = VW for few queries
- * Oracle    src/host/reference.c
+ * Oracle    src/host/softmax_fwd_reference.c
  */
 #ifndef VW
 #define VW 8    /* f32 lanes of a vector: 4, 8 or 16 */
@@ -63,10 +65,8 @@
 #define NR (NV * VW)
 #define DVP (CEIL_DIV(DV, MR) * MR)
 #define BCP (CEIL_DIV(BC, MR) * MR)
+#define TERMS (FEAT_HIDES ? CEIL_DIV(BC, VW) * VW : 0)
 #define SPAN 16    /* steps summed before they move to the total */
-
-#define PASTE_(a, b) a##b
-#define PASTE(a, b) PASTE_(a, b)
 
 /* Rows of keys and values are read where they are, or through f32 scratch. */
 #define K_DIRECT (TYPE == TYPE_F32 && CONTIG_K && !PACK_K)
@@ -86,10 +86,14 @@
 #define V_ROWS(p, scratch) (scratch)
 #endif
 
+#include "softmax/panel_rows.clh"
+#include "softmax/panel_terms.clh"
+
 /* One panel: its queries, its scratch, its row states. */
 typedef struct attn_panel {
     __local const floatv *q;    /* [D][NV]   */
     __local floatv *s;          /* [BCP][NV] scores, then weights, of one step */
+    __local floatv *term;       /* [TERMS][NV] what is added to them           */
     __local floatv *o;          /* [DVP][NV] of one span */
     __local attn_row *row;      /* [NV]      */
     __local floatv *total_o;    /* the same, of the spans before */
@@ -99,56 +103,22 @@ typedef struct attn_panel {
 /* The panel that begins with query c of the tile; `t` is the one of query 0. */
 static inline attn_panel panel_at(const attn_panel *t, int c)
 {
-    const attn_panel at = { t->q + c / VW * D, t->s, t->o + c / VW * DVP, t->row + c / VW,
-                            t->total_o + c / VW * DVP, t->total_row + c / VW };
+    attn_panel at = *t;
 
+    at.q += c / VW * D;
+    at.o += c / VW * DVP;
+    at.row += c / VW;
+    at.total_o += c / VW * DVP;
+    at.total_row += c / VW;
     return at;
 }
 
-static inline floatv load_lanes(const __global ELEM *x, long i)
-{
-    if (TYPE == TYPE_F16)
-        return PASTE(vload_half, VW)(0, (const __global half *)x + i);
-    if (TYPE == TYPE_BF16)
-        return PASTE(as_float, VW)(PASTE(convert_uint, VW)(
-            PASTE(vload, VW)(0, (const __global ushort *)x + i)) << 16);
-    return PASTE(vload, VW)(0, (const __global float *)x + i);
-}
-
-/* Rows j .. j + n - 1 to f32, packed. */
-static inline void load_rows(__local float *to, const __global ELEM *x,
-                             const attn_rows *rows, int j, int n, int depth, int contig)
-{
-    for (int r = 0; r < n; r++, to += depth) {
-        long row = address_row(rows, j + r);
-        int d = 0;
-
-        if (contig)
-            for (; d + VW <= depth; d += VW)
-                PASTE(vstore, VW)(load_lanes(x, row + d), 0, to + d);
-        for (; d < depth; d++)
-            to[d] = elem_load(x, address_elem(rows, row, d, contig));
-    }
-}
-
-/* Queries i .. i + n - 1 as columns of panels [panel][D][NR]; lanes past n are 0. */
-static inline void load_queries(__local float *q, const attn_kparams *p,
-                                const attn_rows *rows, int i, int n)
-{
-    for (int c = 0; c < CEIL_DIV(n, NR) * NR; c++) {
-        __local float *to = q + (c / NR) * D * NR + c % NR;
-        long row = address_row(rows, i + min(c, n - 1));
-
-        for (int d = 0; d < D; d++)
-            to[d * NR] = c < n
-                ? elem_load(p->q, address_elem(rows, row, d, CONTIG_Q)) : 0.0f;
-    }
-}
-
-/* S = K Q for keys j .. j + n - 1 and the panel at `at`; the largest go to top. */
+/* S = K Q for n keys, whose rows begin at k[from[..]], and the panel at `at`; the largest
+ * go to top. Without terms these are keys j .. j + n - 1, and hidden ones are among them
+ * if `masked`. */
 static inline void panel_scores(const attn_panel *t, const K_SPACE float *k,
-                                const attn_rows *rows, int row0, const attn_score *at,
-                                int j, int n, int masked, floatv *top)
+                                const long *from, const attn_score *at, int j, int n,
+                                int masked, floatv *top)
 {
     for (int b = 0; b < n; b += MR) {
         const K_SPACE float *key[MR];
@@ -157,7 +127,7 @@ static inline void panel_scores(const attn_panel *t, const K_SPACE float *k,
         /* past the last key that key is taken again; nobody reads the result */
         #pragma unroll
         for (int r = 0; r < MR; r++) {
-            key[r] = k + address_row(rows, row0 + min(b + r, n - 1));
+            key[r] = k + from[min(b + r, n - 1)];
             #pragma unroll
             for (int v = 0; v < NV; v++)
                 c[r][v] = 0.0f;
@@ -177,14 +147,18 @@ static inline void panel_scores(const attn_panel *t, const K_SPACE float *k,
         }
         #pragma unroll
         for (int r = 0; r < MR; r++) {
-            int key_j = j + min(b + r, n - 1);
+            const int e = min(b + r, n - 1);
 
             #pragma unroll
             for (int v = 0; v < NV; v++) {
                 floatv s = score_value(at, c[r][v]);
 
-                if (masked)
-                    s = score_masked(at, v * VW, key_j, s);
+                if (FEAT_HIDES)
+                    s = score_add(s, t->term[e * NV + v]);
+                else if (FEAT_ALIBI)
+                    s += score_alibi(at, v * VW, j + e);
+                if (!FEAT_HIDES && masked)
+                    s = score_masked(at, v * VW, j + e, s);
                 t->s[(b + r) * NV + v] = s;
                 top[v] = state_max(s, top[v]);
             }
@@ -246,11 +220,10 @@ static inline void panel_total(const attn_panel *t)
     }
 }
 
-/* O = O * factor + V P for the n keys whose rows start at row0, which are summed
- * apart from what came before. */
+/* O = O * factor + V P for the n keys whose rows begin at value[from[..]], which are
+ * summed apart from what came before. */
 static inline void panel_values(const attn_panel *t, const V_SPACE float *value,
-                                const attn_rows *rows, int row0, int n,
-                                const floatv *factor)
+                                const long *from, int n, const floatv *factor)
 {
     for (int b = 0; b < DV; b += MR) {
         floatv c[MR][NV];
@@ -265,7 +238,7 @@ static inline void panel_values(const attn_panel *t, const V_SPACE float *value,
                 c[r][v] = 0.0f;
         }
         for (int j = 0; j < n; j++) {
-            const V_SPACE float *x = value + address_row(rows, row0 + j);
+            const V_SPACE float *x = value + from[j];
             floatv w[NV];
 
             #pragma unroll
@@ -322,7 +295,7 @@ static inline void panel_store(const attn_panel *t, const attn_kparams *p,
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
 {
-    __local floatv q_tile[BR * D / VW], s_tile[BCP * NV];
+    __local floatv q_tile[BR * D / VW], s_tile[BCP * NV], term_tile[LARGER(TERMS * NV, 1)];
     __local floatv o_tile[BR * DVP / VW], o_total[BR * DVP / VW];
     __local attn_row row_tile[BR / VW], row_total[BR / VW];
     __local float k_tile[K_DIRECT ? 1 : BC * D], v_tile[V_DIRECT ? 1 : BC * DV];
@@ -339,12 +312,18 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     const attn_rows q_rows = ADDRESS_QUERIES(&p, q, &s, b, h);
     const attn_rows k_rows = ADDRESS_KEYS(&p, k, &s, b, address_head_kv(&p, h));
     const attn_rows v_rows = ADDRESS_KEYS(&p, v, &s, b, address_head_kv(&p, h));
-    const attn_panel panel0 = { q_tile, s_tile, o_tile, row_tile, o_total, row_total };
+    const attn_panel panel0 = { q_tile, s_tile, term_tile, o_tile, row_tile, o_total,
+                                row_total };
     const attn_rows k_packed = ADDRESS_PACKED(D), v_packed = ADDRESS_PACKED(DV);
+    attn_row first = state_sink(&p, h);
+    long k_at[BC], v_at[BC], k_seen[BC], v_seen[BC];
 
     load_queries((__local float *)q_tile, &p, &q_rows, i0, queries);
     for (int r = 0; r < BR / VW; r++)
-        row_tile[r] = row_total[r] = state_init();
+        row_total[r] = first;
+    first.l = 0.0f;    /* the sink counts once, but both are held against the same m */
+    for (int r = 0; r < BR / VW; r++)
+        row_tile[r] = first;
     for (int r = 0; r < BR * DVP / VW; r++)
         o_tile[r] = o_total[r] = 0.0f;
 
@@ -354,29 +333,39 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
             load_rows(k_tile, p.k, &k_rows, j0, j1 - j0, D, CONTIG_K);
         if (!V_DIRECT)
             load_rows(v_tile, p.v, &v_rows, j0, j1 - j0, DV, CONTIG_V);
+        for (int e = 0; e < j1 - j0; e++) {
+            k_at[e] = K_DIRECT ? address_row(&k_rows, j0 + e) : address_row(&k_packed, e);
+            v_at[e] = V_DIRECT ? address_row(&v_rows, j0 + e) : address_row(&v_packed, e);
+        }
 
         for (int c = 0; c < queries; c += NR) {
             /* a panel visits the part of the step that its own queries see */
             const int n_q = min(NR, queries - c);
             const attn_range any = range_any(&p, &s, i0 + c, n_q);
             const attn_range all = range_all(&p, &s, i0 + c, n_q);
-            const int j = max(j0, any.first), n = min(j1, any.end) - j;
-            const int masked = j < all.first || j + n > all.end;
+            const int j = max(j0, any.first), visited = min(j1, any.end) - j;
+            const int masked = j < all.first || j + visited > all.end;
             const attn_score at = score_run(&p, &s, b, h, i0 + c, n_q);
             const attn_panel t = panel_at(&panel0, c);
+            const long *k_from = k_at + (j - j0), *v_from = v_at + (j - j0);
             floatv top[NV], factor[NV];
+            int n = visited;
 
+            if (FEAT_HIDES && n > 0) {
+                n = terms_seen(t.term, &p, &at, j, n, masked || n_q < NR, k_from, v_from,
+                               k_seen, v_seen);
+                k_from = k_seen;
+                v_from = v_seen;
+            }
             if (n <= 0)
                 continue;
             #pragma unroll
             for (int v = 0; v < NV; v++)
                 top[v] = -INFINITY;
-            panel_scores(&t, K_ROWS(&p, k_tile), K_DIRECT ? &k_rows : &k_packed,
-                         K_DIRECT ? j : j - j0, &at, j, n, masked, top);
+            panel_scores(&t, K_ROWS(&p, k_tile), k_from, &at, j, n, masked, top);
             panel_weights(&t, n, top, factor);
             if (p.want_o)
-                panel_values(&t, V_ROWS(&p, v_tile), V_DIRECT ? &v_rows : &v_packed,
-                             V_DIRECT ? j : j - j0, n, factor);
+                panel_values(&t, V_ROWS(&p, v_tile), v_from, n, factor);
         }
         for (int c = 0; j0 / (SPAN * BC) != j1 / (SPAN * BC) && c < queries; c += NR) {
             const attn_panel t = panel_at(&panel0, c);

@@ -15,19 +15,21 @@
  * Local     in f32 and bytes, VP = RV * 4 * TX:
  *             4 * ( BM * (Q_WHOLE ? ceil(D / DC) * DC + 4 : DC + 4)     Q
  *                 + max(BN * (DC + 4), JC * VP, TY * VP)                K, V, O
- *                 + BM * (BN + 4) + BM * (TX + 4) )                     P, row maxima
+ *                 + BM * (BN + 4) + BM * (TX + 4)                       P, row maxima
+ *                 + (FEAT_HIDES ? BN : 1) )                             marks
  * Barriers  2 for each chunk of depth or of keys and 1 for the row maxima, so 5 a
  *           step at best; 2 RM + 1 at the end; all where every item passes
  * Layout    any strides, in elements; CONTIG_ macros promise stride 1
- * Numerics  f32 throughout; m in log2 units; a row without visible keys: O = 0,
+ * Numerics  f32 throughout, m in natural units; a row without visible keys: O = 0,
  *           LSE = -inf. A row's bits depend on its own tile only, not on B or H.
  *           TYPE_F32: registers sum a run of RUN keys; the runs are added up with
  *           compensation (Kahan 1965) in private memory: RM * (32 RV + 12) bytes
- * Features  causal, window, alignment, lengths: all through common/
+ * Features  all, through common/. Values of keys that a mask or a bias of -inf hides
+ *           from all queries of the group are taken as 0: none of these marked the key
  * Requires  VEC = 4: D and DV multiples of 4; base and strides of Q, K and V
  *           multiples of 4 elements, where CONTIG_ is 1
  * Tunables  BM BN TX TY DC JC Q_WHOLE VEC, below. Any group size works, down to 1
- * Oracle    src/host/reference.c
+ * Oracle    src/host/softmax_fwd_reference.c
  */
 #ifndef BM
 #define BM 64      /* queries of a group: a multiple of TY */
@@ -76,50 +78,7 @@
 #define PP (BN + 4)
 #define TP (TX + 4)
 
-static inline float4 load4(const __global ELEM *x, long i)
-{
-    if (TYPE == TYPE_F16)
-        return vload_half4(0, (const __global half *)x + i);
-    if (TYPE == TYPE_BF16)
-        return as_float4(convert_uint4(*(const __global ushort4 *)(x + i)) << 16);
-    return *(const __global float4 *)(x + i);
-}
-
-/* Brings rows j .. j + height - 1, columns d .. d + width - 1 of a view into
- * local memory, by all items. Rows from n and columns from depth on become 0
- * without being read. */
-static inline void stage(__local float *to, int pitch, int height, int width,
-                         const __global ELEM *x, const attn_rows *rows, int j, int n,
-                         int d, int depth, int contig)
-{
-    const int wide = VEC == 4 && contig && depth % 4 == 0;
-    const int step = wide ? 4 : 1, columns = width / step;
-
-    for (int e = get_local_id(0); e < height * columns; e += ITEMS) {
-        const int r = e / columns, c = e % columns * step;
-        const int inside = r < n && d + c < depth;
-        const long row = inside ? address_row(rows, j + r) : 0;
-
-        if (wide)
-            *(__local float4 *)(to + r * pitch + c) =
-                inside ? load4(x, row + d + c) : (float4)(0.0f);
-        else
-            to[r * pitch + c] = inside
-                ? elem_load(x, address_elem(rows, row, d + c, contig)) : 0.0f;
-    }
-}
-
-/* Writes TY rows of O, from query i on; from row n on there are none. */
-static inline void unstage(const attn_kparams *p, const attn_rows *rows,
-                           const __local float *from, int i, int n)
-{
-    for (int e = get_local_id(0); e < min(n, TY) * DV; e += ITEMS) {
-        const int r = e / DV, d = e % DV;
-
-        elem_store(p->o, address_elem(rows, address_row(rows, i + r), d, CONTIG_O),
-                   from[r * VP + d]);
-    }
-}
+#include "softmax/stage.clh"
 
 /* s[r][c] += the part of q.k that lies in one chunk of depth. */
 static inline void add_scores(float s[RM][RN], const __local float *q,
@@ -267,6 +226,7 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     __local float4 q4[BM * QP / 4], kv4[LARGER(BN * KP, LARGER(JC, TY) * VP) / 4];
     __local float4 w4[BM * PP / 4];
     __local float row_tile[BM * TP];
+    __local int mark[FEAT_HIDES ? BN : 1];   /* the last step in which a key was seen */
     __local float *q_tile = (__local float *)q4, *kv_tile = (__local float *)kv4;
     __local float *w_tile = (__local float *)w4;
     const attn_kparams p = KPARAMS(SOFTMAX_FWD_PARAMS);
@@ -295,18 +255,24 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
      * elements 4 * (tx + g * TX) .. + 3 of the value rows */
     #pragma unroll
     for (int r = 0; r < RM; r++) {
-        row[r] = state_init();
+        row[r] = state_sink(&p, h);
+        if (tx != 0)
+            row[r].l = 0.0f;                 /* a sink counts once */
         #pragma unroll
         for (int g = 0; g < RV; g++)
             sum[r][g] = 0.0f;
     }
     if (TYPE == TYPE_F32)
         init_runs(&runs, at_runs);
+    for (int e = get_local_id(0); FEAT_HIDES && e < BN; e += ITEMS)
+        mark[e] = 0;
     if (Q_WHOLE)
-        stage(q_tile, QP, BM, QP - 4, p.q, &q_rows, i0, queries, 0, D, CONTIG_Q);
+        stage(q_tile, QP, BM, QP - 4, p.q, &q_rows, i0, queries, 0, D, CONTIG_Q, mark, 0);
 
     for (int j0 = any.first, n; j0 < any.end; j0 += n) {
-        const int masked = j0 < all.first || all.end - j0 < BN;
+        const int masked = j0 < all.first || all.end - j0 < BN ||
+                           (FEAT_HIDES && queries < BM);
+        const int now = FEAT_HIDES ? j0 + 1 : 0;
         float s[RM][RN];
 
         n = min(BN, any.end - j0);
@@ -319,8 +285,9 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
         for (int d = 0; d < D; d += DC) {
             barrier(CLK_LOCAL_MEM_FENCE);    /* what is overwritten has been read */
             if (!Q_WHOLE)
-                stage(q_tile, QP, BM, DC, p.q, &q_rows, i0, queries, d, D, CONTIG_Q);
-            stage(kv_tile, KP, BN, DC, p.k, &k_rows, j0, n, d, D, CONTIG_K);
+                stage(q_tile, QP, BM, DC, p.q, &q_rows, i0, queries, d, D, CONTIG_Q, mark,
+                      0);
+            stage(kv_tile, KP, BN, DC, p.k, &k_rows, j0, n, d, D, CONTIG_K, mark, 0);
             barrier(CLK_LOCAL_MEM_FENCE);
             add_scores(s, q_tile + ty * QP + (Q_WHOLE ? d : 0), kv_tile + tx * KP);
         }
@@ -333,6 +300,9 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
             #pragma unroll
             for (int c = 0; c < RN; c++) {
                 s[r][c] = score_value(&at, s[r][c]);
+                if (FEAT_TERMS)
+                    s[r][c] = score_add(s[r][c],
+                                        score_term(&p, &at, i, j0 + tx + c * TX));
                 if (masked)
                     s[r][c] = score_masked(&at, i, j0 + tx + c * TX, s[r][c]);
                 top = state_max(s[r][c], top);
@@ -351,6 +321,8 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
             for (int c = 0; c < RN; c++) {
                 const float w = state_weight(s[r][c], reference);
 
+                if (FEAT_HIDES && w != 0.0f)
+                    atomic_xchg(&mark[tx + c * TX], now);
                 row[r].l += w;               /* of the item's own keys only */
                 w_tile[i * PP + tx + c * TX] = w;
             }
@@ -360,7 +332,8 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
         }
         for (int j = 0; j < n; j += JC) {
             barrier(CLK_LOCAL_MEM_FENCE);
-            stage(kv_tile, VP, JC, VP, p.v, &v_rows, j0 + j, n - j, 0, DV, CONTIG_V);
+            stage(kv_tile, VP, JC, VP, p.v, &v_rows, j0 + j, n - j, 0, DV, CONTIG_V,
+                  mark + j, now);
             barrier(CLK_LOCAL_MEM_FENCE);
             add_values(sum, w_tile + ty * PP + j, kv_tile + tx * 4);
         }

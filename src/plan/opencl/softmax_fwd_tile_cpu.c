@@ -7,8 +7,7 @@
 #include "plan/opencl/variants.h"
 
 enum {
-    FEATURES = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET | ATTN_FEAT_WINDOW |
-               ATTN_FEAT_LENS_KV | ATTN_FEAT_LSE,
+    HIDES = ATTN_FEAT_BIAS | ATTN_FEAT_MASK, /* these have a tile of terms */
     MOST_DIM = 256,
     RESERVE = 256,           /* bytes that drivers keep of the local memory */
     MOST_BYTES = 256 * 1024, /* beyond that a tile leaves the core's own caches */
@@ -22,12 +21,13 @@ typedef struct tile {
 
 /* Local memory, line by line, as the kernel declares it. */
 typedef struct budget {
-    int64_t q, o, total, scores, rows, k, v;
+    int64_t q, o, total, scores, terms, rows, k, v;
 } budget;
 
 static budget budget_of(const attn_problem *p, const tile *t)
 {
     const int64_t dvp = attn_round_up(p->dv, t->mr), bcp = attn_round_up(t->bc, t->mr);
+    const int64_t terms = p->features & HIDES ? attn_round_up(t->bc, t->vw) : 0;
     const bool f32 = p->type == ATTN_F32;
     const bool k_direct = f32 && p->layout[ATTN_TENSOR_K] != ATTN_LAYOUT_ANY;
     const bool v_direct = f32 && p->layout[ATTN_TENSOR_V] != ATTN_LAYOUT_ANY;
@@ -37,6 +37,7 @@ static budget budget_of(const attn_problem *p, const tile *t)
         .o = 4 * t->br * dvp,
         .total = 4 * t->br * dvp,
         .scores = 4 * bcp * t->nv * t->vw,
+        .terms = 4 * t->vw * attn_max(terms * t->nv, 1),
         .rows = 16 * t->br,
         .k = 4 * (k_direct ? 1 : t->bc * p->d),
         .v = 4 * (v_direct ? 1 : t->bc * p->dv),
@@ -45,7 +46,7 @@ static budget budget_of(const attn_problem *p, const tile *t)
 
 static int64_t sum(budget b)
 {
-    return b.q + b.o + b.total + b.scores + b.rows + b.k + b.v;
+    return b.q + b.o + b.total + b.scores + b.terms + b.rows + b.k + b.v;
 }
 
 /* The total is seldom touched: it need not stay in the core's own caches. */
@@ -86,13 +87,30 @@ static bool find_tile(const attn_problem *p, const attn_caps *c, tile *t)
     return false;
 }
 
-/* Iterations of a work-item: for each panel a key takes D / mr of the scores' loop and
- * Dv / mr of the values', and 1 around them; loading and storing a tile come once. */
+/* Iterations of a loop that loads a row to f32. */
+static int64_t row_loops(const attn_problem *p, int tensor, int64_t depth, int64_t vw)
+{
+    if (p->layout[tensor] == ATTN_LAYOUT_ANY)
+        return depth;
+    return p->type == ATTN_F32 ? 0 : depth / vw + depth % vw;
+}
+
+/* Iterations of all loops of a work-item. Those that the kernel unrolls are none. */
 static int64_t loops_of(const attn_problem *p, const tile *t)
 {
-    const int64_t panels = t->br / (t->nv * t->vw), dims = p->d + p->dv;
+    const int64_t panels = t->br / (t->nv * t->vw), steps = attn_ceil_div(p->lk, t->bc);
+    const int64_t scores = attn_ceil_div(t->bc, t->mr) * (p->d + 1);
+    const int64_t weights = t->nv * (t->bc + 1);
+    const int64_t values = attn_ceil_div(p->dv, t->mr) * (t->bc + 1);
+    const int64_t terms =
+        p->features & HIDES ? t->nv * (attn_round_up(t->bc, t->vw) + 1) + t->bc : 0;
+    const int64_t rows = t->bc * (3 + row_loops(p, ATTN_TENSOR_K, p->d, t->vw) +
+                                  row_loops(p, ATTN_TENSOR_V, p->dv, t->vw));
+    const int64_t total = t->nv * (p->dv + 1) + 2;
+    const int64_t once = t->br * (p->d + 2 * p->dv + 4);
 
-    return panels * p->lk * (attn_ceil_div(dims, t->mr) + 1) + t->br * dims;
+    return steps * (rows + panels * (scores + weights + values + terms + 1) + 1) +
+           (steps / 16 + 2) * panels * total + once;
 }
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
@@ -138,6 +156,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     attn_choice_budget(out, "o, in f32", b.o);
     attn_choice_budget(out, "o of all key tiles before, in f32", b.total);
     attn_choice_budget(out, "scores of one panel", b.scores);
+    attn_choice_budget(out, "terms of one panel (none without bias and mask)", b.terms);
     attn_choice_budget(out, "row states", b.rows);
     attn_choice_budget(out, "k rows in f32 (none for contiguous f32)", b.k);
     attn_choice_budget(out, "v rows in f32 (none for contiguous f32)", b.v);
@@ -146,7 +165,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 const attn_variant attn_opencl_softmax_fwd_tile_cpu_variant = {
     .name = "softmax_fwd_tile_cpu",
     .about = "fused, online softmax; one work-item a tile of queries, for processors",
-    .features = FEATURES,
+    .features = ATTN_FEATURES_ALL,
     .applicable = applicable,
     .lower = lower,
 };

@@ -7,8 +7,7 @@
 #include "plan/opencl/variants.h"
 
 enum {
-    FEATURES = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET | ATTN_FEAT_WINDOW |
-               ATTN_FEAT_LENS_KV | ATTN_FEAT_LSE,
+    HIDES = ATTN_FEAT_BIAS | ATTN_FEAT_MASK, /* these have marks of keys */
     MOST_DIM = 256,
     RESERVE = 256 /* bytes that drivers keep of the local memory; NVIDIA's 16 */
 };
@@ -40,7 +39,7 @@ enum { N_TILES = sizeof tiles / sizeof tiles[0] };
 /* Local memory, line by line, as the kernel declares it; and the chunks: dc columns
  * of Q and K, jc rows of V, which share one place. */
 typedef struct budget {
-    int64_t q, kv, scores, rows;
+    int64_t q, kv, scores, rows, marks;
     int64_t dc, jc;
 } budget;
 
@@ -58,6 +57,7 @@ static budget budget_of(const attn_problem *p, const tile *t, bool q_whole)
         .kv = 4 * attn_max(t->bn * (dc + 4), attn_max(jc, t->ty) * v_pitch),
         .scores = 4 * t->bm * (t->bn + 4),
         .rows = 4 * t->bm * (t->tx + 4),
+        .marks = 4 * (p->features & HIDES ? t->bn : 1),
         .dc = dc,
         .jc = jc,
     };
@@ -65,7 +65,7 @@ static budget budget_of(const attn_problem *p, const tile *t, bool q_whole)
 
 static int64_t sum(budget b)
 {
-    return b.q + b.kv + b.scores + b.rows;
+    return b.q + b.kv + b.scores + b.rows + b.marks;
 }
 
 static const tile *find_tile(const attn_problem *p, const attn_caps *c, bool *q_whole)
@@ -93,7 +93,7 @@ static int64_t loops_of(const attn_problem *p, const tile *t)
     const int64_t items = t->tx * t->ty, dims = attn_round_up(p->d + p->dv, 32);
     const int64_t step = p->d + t->bn + attn_ceil_div(t->bn * dims, items) + 16;
 
-    return attn_ceil_div(p->lk, t->bn) * step + attn_ceil_div(t->bm * dims, items);
+    return attn_ceil_div(p->lk, t->bn) * step + attn_ceil_div(t->bm * dims + t->bn, items);
 }
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
@@ -154,12 +154,13 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     attn_choice_budget(out, "a chunk of k or of v", b.kv);
     attn_choice_budget(out, "scores", b.scores);
     attn_choice_budget(out, "row maxima and sums", b.rows);
+    attn_choice_budget(out, "marks of keys (none without bias and mask)", b.marks);
 }
 
 const attn_variant attn_opencl_softmax_fwd_tile_gpu_variant = {
     .name = "softmax_fwd_tile_gpu",
     .about = "fused, online softmax; work-groups share tiles in local memory, for GPUs",
-    .features = FEATURES,
+    .features = ATTN_FEATURES_ALL,
     .applicable = applicable,
     .lower = lower,
 };

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/* common/work.h: where the matrices of softmax_fwd_math lie in its workspace. The kernels
+ * and src/backend/opencl read this one list; src/plan/opencl counts the same bytes.
+ *
+ * A round has n pairs (batch, key/value head). The queries of all heads that share a
+ * pair's keys are columns, side by side: query i of head g of them is column g * pitch + i.
+ * In floats, each matrix for all pairs, one matrix after the other:
+ *
+ *     Q [D][cols]  K [D][keys]  V [keys][dv]  S [keys][cols]  O [dv][cols]  F [cols]
+ *
+ * keys is len_kv padded to a multiple of MR (and never 0), dv is DV padded to one of MR,
+ * cols to one of NR, pitch to one of PITCH. F: what a column of O is multiplied by. */
+#ifndef ATTN_COMMON_WORK_H
+#define ATTN_COMMON_WORK_H
+
+#define WORK_PAD(n, unit) (((n) + (unit) - 1) / (unit) * (unit))
+
+/* Where each begins; all arguments are 64 bits wide. Q begins at 0. */
+#define WORK_K(n, d, dv, keys, cols) ((n) * (d) * (cols))
+#define WORK_V(n, d, dv, keys, cols) ((n) * (d) * ((cols) + (keys)))
+#define WORK_S(n, d, dv, keys, cols) (WORK_V(n, d, dv, keys, cols) + (n) * (keys) * (dv))
+#define WORK_O(n, d, dv, keys, cols) (WORK_S(n, d, dv, keys, cols) + (n) * (keys) * (cols))
+#define WORK_F(n, d, dv, keys, cols) (WORK_O(n, d, dv, keys, cols) + (n) * (dv) * (cols))
+
+#endif
