@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/opencl/softmax_fwd_math.c: OpenCL's general way: f32 matrices in the workspace and
+ * two products of them, ours or CLBlast's. Takes heads of any size. */
+#include <attn/device.h>
+
+#include "core/size.h"
+#include "plan/opencl/variants.h"
+
+enum {
+    CHUNK = 32,   /* rows that a group packs or unpacks                 */
+    DEPTH = 128,  /* rows of a panel that stay in the first cache       */
+    SLICE = 64,   /* keys of a group in the first product               */
+    SPAN = 256,   /* keys of an inner loop of the softmax               */
+    ITEMS = 64,   /* work-items of a group on GPUs                      */
+    PADDED = 256, /* CLBlast pads matrices to tiles of this size at most */
+    /* of a round; on processors so much a core: the scores stay in the caches */
+    ROUND_BYTES = 256 << 20,
+    CORE_BYTES = 8 << 20
+};
+
+static const char too_long[] =
+    "keys, values and the scores of one query exceed the device's largest block";
+
+/* The numbers of one instance, as math.clh names them; nr = nv * vw. */
+typedef struct shape {
+    int64_t vw, nv, nr, mr, pitch, block;
+    bool panels, library;
+} shape;
+
+static int64_t group_of(const attn_problem *p)
+{
+    return p->hkv ? p->hq / p->hkv : 1;
+}
+
+/* The widest vector that no more than half of it goes without a query. */
+static int64_t lanes(int64_t widest, int64_t queries)
+{
+    int64_t vw = widest;
+
+    while (vw > 4 && vw > queries)
+        vw /= 2;
+    return queries >= vw ? vw : 1;
+}
+
+static shape shape_of(const attn_problem *p, const attn_caps *c, bool library)
+{
+    const bool cpu = c->kind == ATTN_DEVICE_CPU;
+    const int64_t widest = c->vector_width >= 16 ? 16 : c->vector_width >= 8 ? 8 : 4;
+    shape s = { .library = library, .pitch = 1, .nv = 1, .vw = 4, .mr = 8, .panels = cpu };
+    int64_t columns;
+
+    s.block = cpu ? 1 : attn_min(ITEMS, c->max_group);
+    if (cpu)
+        s.pitch = lanes(widest, p->lq);
+    columns = group_of(p) * attn_round_up(attn_max(p->lq, 1), s.pitch);
+    if (cpu) {
+        s.vw = attn_max(lanes(widest, columns), 4);
+        s.mr = s.vw == 16 ? 8 : 4;
+        s.nv = attn_min(3, attn_max(columns / s.vw, 1));
+    }
+    s.nr = s.nv * s.vw;
+    if (library) {
+        s.nr = s.mr = 1;
+        s.panels = false;
+    }
+    return s;
+}
+
+/* Heads and queries of a round, and the floats of its matrices. */
+typedef struct span {
+    int64_t heads, queries;
+    double floats;
+} span;
+
+/* As common/work.h lays them out. In double: whatever the sizes, nothing wraps. */
+static double floats_of(const attn_problem *p, const shape *s, int64_t queries)
+{
+    const double columns = (double)attn_round_up(
+        group_of(p) * attn_round_up(attn_max(queries, 1), s->pitch), s->nr);
+    const double keys = (double)attn_round_up(attn_max(p->lk, 1), s->mr);
+    const double d = (double)p->d, dv = (double)attn_round_up(p->dv, s->mr);
+
+    return columns * (d + keys + dv + 1) + keys * (d + dv);
+}
+
+/* What CLBlast counts in ints, padded; of one pair. */
+static double padded_of(const attn_problem *p, const shape *s, int64_t queries)
+{
+    const attn_problem padded = { .hq = p->hq,
+                                  .hkv = p->hkv,
+                                  .lk = attn_round_up(p->lk, PADDED),
+                                  .d = attn_round_up(p->d, PADDED),
+                                  .dv = attn_round_up(p->dv, PADDED) };
+    const shape wide = { .pitch = s->pitch, .nr = PADDED, .mr = PADDED };
+
+    return floats_of(&padded, &wide, queries);
+}
+
+/* Whether so many pairs with so many queries fit `bytes`, and CLBlast's ints. */
+static bool fits(const attn_problem *p, const shape *s, double pairs, int64_t queries,
+                 int64_t bytes)
+{
+    return 4 * pairs * floats_of(p, s, queries) <= (double)bytes &&
+           (!s->library || pairs * padded_of(p, s, queries) <= (double)INT32_MAX);
+}
+
+/* All heads if they fit, else as many pairs as do with all their queries, else one pair
+ * and half of the queries, a quarter, ... down to one vector of them. */
+static bool find_round(const attn_problem *p, const attn_caps *c, const shape *s, span *out)
+{
+    const int64_t cores = attn_min(attn_max(c->compute_units, 2), ROUND_BYTES / CORE_BYTES);
+    const int64_t most = s->panels ? cores * CORE_BYTES : ROUND_BYTES;
+    const int64_t budget = attn_min(most, c->max_alloc_bytes / 2);
+    int64_t pairs = attn_max(p->b * p->hkv, 1), queries = attn_max(p->lq, 1);
+
+    while (pairs > 1 && !fits(p, s, (double)pairs, queries, budget))
+        pairs = attn_ceil_div(pairs, 2);
+    while (queries > s->pitch && !fits(p, s, (double)pairs, queries, budget))
+        queries = attn_round_up(attn_ceil_div(queries, 2), s->pitch);
+    *out = (span){ .heads = pairs * group_of(p),
+                   .queries = queries,
+                   .floats = (double)pairs * floats_of(p, s, queries) };
+    return fits(p, s, (double)pairs, queries, c->max_alloc_bytes);
+}
+
+/* Rows of O that a group computes in the second product: all, for panels are reused
+ * then; few where loops must stay short. */
+static int64_t slice_of(const attn_problem *p, const attn_caps *c, const shape *s)
+{
+    return c->max_loops || !s->panels ? s->mr : attn_round_up(p->dv, s->mr);
+}
+
+/* Iterations of a work-item in its longest kernel; twice, for where a grid is one group
+ * short of its work and a group goes round again. */
+static int64_t loops_of(const attn_problem *p, const attn_caps *c, const shape *s)
+{
+    const int64_t pack = CHUNK * (attn_max(p->d, p->dv) + s->mr) + CHUNK;
+    const int64_t scores =
+        (SLICE / s->mr) * (p->d + attn_ceil_div(p->d, DEPTH)) + attn_ceil_div(p->d, DEPTH);
+    const int64_t softmax = 2 * p->lk + p->lk / SPAN + s->pitch + s->mr;
+    const int64_t values = slice_of(p, c, s) / s->mr * (p->lk + 2 * p->lk / DEPTH + s->mr);
+    const int64_t ours = s->library ? 0 : attn_max(scores, values);
+
+    return 2 * attn_max(attn_max(pack, softmax), ours);
+}
+
+static const char *refusal(const attn_problem *p, const attn_caps *c, bool library)
+{
+    const shape s = shape_of(p, c, library);
+    span round;
+
+    if (c->max_group < 1)
+        return "the device runs no work-group";
+    if (!find_round(p, c, &s, &round))
+        return too_long;
+    if (c->max_loops && loops_of(p, c, &s) > c->max_loops)
+        return "the driver cuts loops off before so many keys are read";
+    return NULL;
+}
+
+static const char *applicable(const attn_problem *p, const attn_caps *c)
+{
+    return refusal(p, c, false);
+}
+
+static const char *applicable_clblast(const attn_problem *p, const attn_caps *c)
+{
+    if (!c->blas)
+        return "CLBlast was not found (ATTN_CLBLAST_LIB: the library or its folder), or is "
+               "not built in";
+    return refusal(p, c, true);
+}
+
+/* What a step's groups are made for; the kernels take any number of them. */
+typedef struct grid {
+    int64_t queries, keys; /* of a group; keys 0: all               */
+    bool grouped;          /* queries of all heads that share keys  */
+} grid;
+
+static attn_step *add_step(const attn_problem *p, const shape *s, const span *round,
+                           const char *kernel, grid g, attn_choice *out)
+{
+    attn_step *step = &out->step[out->n_steps++];
+
+    step->kernel = kernel;
+    step->tile_q = g.queries;
+    step->tile_k = SLICE;
+    step->piece = g.keys;
+    step->grouped = g.grouped;
+    step->block = s->block;
+    step->round_heads = round->heads;
+    step->round_queries = round->queries;
+    attn_step_softmax(step, p);
+    attn_step_define(step, "MR", s->mr);
+    attn_step_define(step, "PITCH", s->pitch);
+    attn_step_define(step, "PANELS", s->panels);
+    attn_step_define(step, "BLOCK", s->block);
+    return step;
+}
+
+static void add_pack(const attn_problem *p, const shape *s, const span *round, int what,
+                     attn_choice *out)
+{
+    const grid g = { .queries = what ? round->queries * group_of(p) : CHUNK,
+                     .keys = what ? CHUNK : 0,
+                     .grouped = true };
+    attn_step *step = add_step(p, s, round, "softmax_fwd_math_pack", g, out);
+
+    attn_step_define(step, "NR", s->nr);
+    attn_step_define(step, "PACK", what);
+    attn_step_define(step, "CHUNK", CHUNK);
+}
+
+/* C = A^T B, S or O. */
+static void add_product(const attn_problem *p, const attn_caps *c, const shape *s,
+                        const span *round, bool output, attn_choice *out)
+{
+    const int64_t slice = output ? slice_of(p, c, s) : SLICE;
+    const int64_t slices = output ? attn_ceil_div(p->dv, slice) : 1;
+    const grid g = { .queries = attn_max(s->nr * s->block / slices, 1),
+                     .keys = output ? 0 : slice,
+                     .grouped = true };
+    attn_step *step = add_step(p, s, round, "softmax_fwd_math_product", g, out);
+
+    attn_step_define(step, "VW", s->vw);
+    attn_step_define(step, "NV", s->nv);
+    attn_step_define(step, "DEPTH", DEPTH);
+    attn_step_define(step, "SLICE", slice);
+    attn_step_define(step, "OUTPUT", output);
+}
+
+/* The same by CLBlast; the back end reads tile_q as the pitch's unit. */
+static void add_library(const attn_problem *p, const shape *s, const span *round,
+                        bool output, attn_choice *out)
+{
+    attn_step *step = &out->step[out->n_steps++];
+
+    step->kernel = output ? "clblast_output" : "clblast_scores";
+    step->tile_q = s->pitch;
+    step->tile_k = SLICE;
+    step->block = 1;
+    step->round_heads = round->heads;
+    step->round_queries = round->queries;
+    step->type = p->type;
+    step->d = p->d;
+    step->dv = p->dv;
+}
+
+static void lower_with(const attn_problem *p, const attn_caps *c, bool library,
+                       attn_choice *out)
+{
+    const shape s = shape_of(p, c, library);
+    attn_step *step;
+    span r;
+
+    find_round(p, c, &s, &r);
+    for (int what = 0; what < 3; what++)
+        add_pack(p, &s, &r, what, out);
+    library ? add_library(p, &s, &r, false, out) : add_product(p, c, &s, &r, false, out);
+    step = add_step(p, &s, &r, "softmax_fwd_math_softmax",
+                    (grid){ .queries = s.pitch * s.block }, out);
+    attn_step_define(step, "NR", s.nr);
+    library ? add_library(p, &s, &r, true, out) : add_product(p, c, &s, &r, true, out);
+    step = add_step(p, &s, &r, "softmax_fwd_math_unpack", (grid){ .queries = CHUNK }, out);
+    attn_step_define(step, "NR", s.nr);
+    attn_step_define(step, "CHUNK", CHUNK);
+    out->workspace_bytes = 4 * (int64_t)r.floats;
+    attn_choice_instance(out, "mr%lld,nr%lld,vw%lld,wg%lld,d%lld,dv%lld,%s",
+                         (long long)s.mr, (long long)s.nr, (long long)s.vw,
+                         (long long)s.block, (long long)p->d, (long long)p->dv,
+                         attn_type_name(p->type));
+    out->tile_reason =
+        library ? "no tile of ours; rounds keep the matrices within 256 MiB, and CLBlast's "
+                  "indices within 31 bits"
+        : s.panels
+            ? "register tiles of mr x nr; rounds keep the matrices within 8 MiB a core"
+            : "register tiles of mr x nr; rounds keep the matrices within 256 MiB";
+}
+
+static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
+{
+    lower_with(p, c, false, out);
+}
+
+static void lower_clblast(const attn_problem *p, const attn_caps *c, attn_choice *out)
+{
+    lower_with(p, c, true, out);
+}
+
+const attn_variant attn_opencl_softmax_fwd_math_variant = {
+    .name = "softmax_fwd_math",
+    .about = "unfused: packed f32 matrices, two products of our own; heads of any size",
+    .features = ATTN_FEATURES_ALL,
+    .traits = ATTN_TRAIT_FINITE_V,
+    .applicable = applicable,
+    .lower = lower,
+};
+
+const attn_variant attn_opencl_softmax_fwd_math_clblast_variant = {
+    .name = "softmax_fwd_math_clblast",
+    .about = "unfused: packed f32 matrices, two products by CLBlast",
+    .features = ATTN_FEATURES_ALL,
+    .traits = ATTN_TRAIT_BY_NAME | ATTN_TRAIT_VENDOR | ATTN_TRAIT_FINITE_V,
+    .applicable = applicable_clblast,
+    .lower = lower_clblast,
+};
