@@ -68,9 +68,24 @@ def from_file(shape, values, layout):
                                 for x in flat.row(i, j, k)])
 
 
+class Broadcast:
+    """A bias or mask of any rank, as NumPy broadcasts it to [B, H, Lq, Lk]."""
+
+    def __init__(self, shape, values):
+        self.shape, self.values = (1,) * (4 - len(shape)) + tuple(shape), values
+
+    def __call__(self, *index):
+        at = 0
+        for i, size in zip(index, self.shape):
+            at = at * size + (i if size > 1 else 0)
+        return self.values[at]
+
+
 def attention(q, k, v, scale=None, causal=False, align='top-left', offset=0,
-              window=(-1, -1), lens=None):
-    """O, LSE and the largest |score| of each (batch, head)."""
+              window=(-1, -1), lens=None, softcap=0, bias=None, mask=None, alibi=None,
+              sinks=None, q_lens=None):
+    """O, LSE and the largest |score| of each (batch, head). `alibi` is Broadcast to
+    [B, H, 1, 1]; `offset` may be a list, one a batch; rows that are no query's are 0."""
     batch, hq, lq, d = q.size
     lk, dv = k.size[2], v.size[3]
     group = hq // k.size[1] if k.size[1] else 1
@@ -78,24 +93,38 @@ def attention(q, k, v, scale=None, causal=False, align='top-left', offset=0,
     out, lse, largest = [], [], []
     for b in range(batch):
         keys = lk if lens is None else lens[b]
-        first = keys - lq if align == 'bottom-right' else offset
+        queries = lq if q_lens is None else q_lens[b]
+        first = (keys - queries if align == 'bottom-right'
+                 else offset[b] if isinstance(offset, list) else offset)
         for h in range(hq):
             most = 0.0
             for i in range(lq):
+                if i >= queries:
+                    out += [0.0] * dv
+                    lse.append(0.0)
+                    continue
                 p, row = i + first, q.row(b, h, i)
                 seen = [j for j in range(keys)
                         if (not causal or j <= p) and
                         (window[0] < 0 or j >= p - window[0]) and
-                        (window[1] < 0 or j <= p + window[1])]
+                        (window[1] < 0 or j <= p + window[1]) and
+                        (mask is None or mask(b, h, i, j)) and
+                        (bias is None or bias(b, h, i, j) != -math.inf)]
                 s = [scale * math.fsum(x * y for x, y in zip(row, k.row(b, h // group, j)))
                      for j in seen]
-                m = max(s, default=-math.inf)
+                if softcap:
+                    s = [softcap * math.tanh(x / softcap) for x in s]
+                s = [x + (bias(b, h, i, j) if bias else 0) -
+                     (alibi(b, h, 0, 0) * abs(p - j) if alibi else 0)
+                     for x, j in zip(s, seen)]
+                sink = [] if sinks is None else [sinks[h]]
+                m = max(s + sink, default=-math.inf)
                 e = [math.exp(x - m) for x in s]
-                total = math.fsum(e)
+                total = math.fsum(e + [math.exp(x - m) for x in sink])
                 rows = [v.row(b, h // group, j) for j in seen]
                 out += [math.fsum(w * r[c] for w, r in zip(e, rows)) / total if e else 0.0
                         for c in range(dv)]
-                lse.append(m + math.log(total) if e else -math.inf)
+                lse.append(m + math.log(total) if total else -math.inf)
                 most = max([most] + [abs(x) for x in s])
             largest.append(most)
     return Array((batch, hq, lq, dv), out), lse, largest

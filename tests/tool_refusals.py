@@ -53,19 +53,12 @@ class Common(Case):
 
 
 ABSENT = [
-    (['--bias', 'b.npy'], 'bias'), (['--mask', 'm.npy'], 'mask'),
-    (['--alibi', 'a.npy'], 'ALiBi'), (['--sinks', 's.npy'], 'sinks'),
-    (['--q-lens', 'n.npy'], 'query lengths'),
-    (['--cu-q', 'c.npy'], 'packed'), (['--cu-k', 'c.npy'], 'packed'),
-    (['--block-table', 't.npy'], 'paged'), (['--page-size', '16'], 'paged'),
     (['--dropout', '0.1'], 'dropout'), (['--seed', '1'], 'dropout'),
-    (['--dropout-offset', '1'], 'dropout'), (['--splits', '2'], 'splits'),
+    (['--dropout-offset', '1'], 'dropout'),
     (['--grad-out', 'g.npy'], 'gradients'), (['--grad-lse', 'g.npy'], 'gradients'),
     (['--grad-q', 'g.npy'], 'gradients'), (['--grad-k', 'g.npy'], 'gradients'),
     (['--grad-v', 'g.npy'], 'gradients'), (['--grad-bias', 'g.npy'], 'gradients'),
     (['--grad-sinks', 'g.npy'], 'gradients'), (['--allow', 'tf32'], 'tf32'),
-    (['--offset', 'offsets.npy'], 'per-batch offsets'),
-    (['--offset', './offsets'], 'per-batch offsets'), (['--softcap', '5'], 'softcap'),
 ]
 
 BAD = [
@@ -89,7 +82,9 @@ BAD = [
     (['--repeat', '2x'], '--repeat'),
     (['--variant', 'softmax_fwd_magic'], 'softmax_fwd_magic'),
     (['--device', 'abacus'], 'abacus'), (['--device', ''], '--device'),
-    (['--kv-lens', 'none.npy'], 'none.npy'),
+    (['--kv-lens', 'none.npy'], 'none.npy'), (['--bias', 'none.npy'], 'none.npy'),
+    (['--offset', './none'], './none'), (['--offset', 'none.npy'], 'none.npy'),
+    (['--splits', '0'], '--splits'), (['--splits', '4097'], '--splits'),
     (['--causal=top-left', '--causal=top-left'], 'twice'),
     (['--out', 'p.npy'], '--out'), (['--grad', 'x'], '--grad'), (['softmax'], 'softmax'),
     (['--nonsense', '1'], '--nonsense'),
@@ -156,9 +151,21 @@ class Refusals(Case):
         with open(self.path('old.npy'), 'wb') as file:
             file.write(b'precious')
         args = self.args[:-1] + ['old.npy']
-        self.assertEqual(self.try_it('--softcap', '5', args=args).status, 3)
+        self.assertEqual(self.try_it('--dropout', '0.5', args=args).status, 3)
         with open(self.path('old.npy'), 'rb') as file:
             self.assertEqual(file.read(), b'precious')
+
+    def test_both_outputs_or_none(self):
+        if not os.path.exists('/dev/full'):
+            self.skipTest('no /dev/full')
+        with open(self.path('lse.npy'), 'wb') as file:
+            file.write(b'precious')
+        args = self.args[:-1] + ['/dev/full', '--lse', 'lse.npy']
+        self.refused(self.try_it(args=args), 2, '/dev/full')
+        with open(self.path('lse.npy'), 'rb') as file:
+            self.assertEqual(file.read(), b'precious')
+        args = self.args + ['--lse', '/dev/full']
+        self.refused(self.try_it(args=args), 2, '/dev/full')
 
     def test_shapes_that_do_not_agree(self):
         good = {'q': (2, 4, 5, 8), 'k': (2, 2, 9, 8), 'v': (2, 2, 9, 8)}

@@ -14,8 +14,10 @@ import unittest
 
 sys.dont_write_bytecode = True
 
-from reference import attention, from_file, npy_read, round_to
+from reference import npy_read, round_to
+from tool_arrays import Arrays
 from tool_case import TOOLS, Case, devices, tools_json
+from tool_features import Features, Packed
 from tool_refusals import Common, Refusals
 
 
@@ -70,11 +72,12 @@ class Info(Case):
         all = self.tool('attn-info', '--explain', self.PROBLEM, '--device', 'host',
                         '--json').json()
         self.assertEqual(all['problem'], self.PROBLEM)
-        self.assertEqual(all['variant'],
-                         [v['name'] for v in all['variants'] if v['applicable']][0])
+        self.assertEqual(all['variant'], [v['name'] for v in all['variants']
+                                          if v['applicable'] and not v['reason']][0])
         self.assertIn(all['variant'], all['explanation'])
         for v in all['variants']:
-            self.assertEqual(v['applicable'], v['reason'] is None, v)
+            self.assertTrue(v['applicable'] or v['reason'], v)
+            self.assertIsInstance(v['traits'], list)
             self.assertIn(v['name'], all['explanation'])
 
     def test_explain_with_a_variant(self):
@@ -88,12 +91,13 @@ class Info(Case):
         self.refused(self.tool('attn-info', '--variant', 'x'), 2, '--explain')
 
     def test_explain_what_nothing_takes(self):
-        capped = self.PROBLEM + ',softcap=5'
-        run = self.tool('attn-info', '--explain', capped, '--device', 'host')
+        args = ('attn-info', '--explain', self.PROBLEM.replace('d32', 'd5000'), '--device',
+                'host', '--variant', 'softmax_fwd_tile')
+        run = self.tool(*args)
         self.assertEqual(run.status, 3)
-        self.assertIn('softcap', run.out)
-        self.assertRegex(run.err, r'\Aattn-info: [^\n]*softcap[^\n]*\n\Z')
-        run = self.tool('attn-info', '--explain', capped, '--device', 'host', '--json')
+        self.assertIn('d5000', run.out)
+        self.assertRegex(run.err, r'\Aattn-info: [^\n]*softmax_fwd_tile: [^\n]*\n\Z')
+        run = self.tool(*args, '--json')
         self.assertEqual(run.status, 3)
         self.assertIsNone(run.json()['variant'])
 
@@ -104,89 +108,6 @@ class Info(Case):
 
 
 # --- attn-run: results ----------------------------------------------------------
-
-NORM = {'f32': 2e-6, 'f16': 1e-3, 'bf16': 8e-3}
-
-
-class Arrays(Case):
-    """Runs attn-run on random arrays and holds the result against the reference."""
-
-    def command(self, q, k, v, layout='bhld', kind='f32', descr='<f4', rank=4, lens=None,
-                lens_descr='<i4', **opts):
-        """Writes the files; returns the arguments and the reference's."""
-        args = ['attn-run', 'softmax', '--device', opts.pop('device', 'host')]
-        rounded = []
-        for name, array in (('q', q), ('k', k), ('v', v)):
-            shape, values = array.in_file_order(layout)
-            if descr == '<f4':
-                values = [round_to('f32', x) for x in values]
-            if descr == '<f2':
-                values = [round_to('f16', x) for x in values]
-            self.save(name + '.npy', descr, shape[4 - rank:], values)
-            args += ['--' + name, name + '.npy']
-            rounded.append(from_file(shape, [round_to(kind, x) for x in values], layout))
-        args += ['--type', kind, '--layout', layout, '--out', 'o.npy', '--lse', 'lse.npy']
-        causal = opts.pop('causal', False)
-        align = opts.pop('align', None)
-        for name, value in opts.items():
-            text = f'{value[0]},{value[1]}' if name == 'window' else str(value)
-            args += ['--' + name, text]
-        if causal:
-            args += ['--causal', align or 'top-left']
-        elif align:
-            args += ['--align', align]
-        if lens is not None:
-            self.save('lens.npy', lens_descr, [len(lens)], lens)
-            args += ['--kv-lens', 'lens.npy']
-        opts.pop('variant', None)
-        if 'scale' in opts:
-            opts['scale'] = round_to('f32', opts['scale'])
-        return args, rounded, dict(opts, causal=causal, align=align or 'top-left',
-                                   lens=lens)
-
-    def check(self, kind, layout, got, want, lse, largest):
-        """Each (batch, head) within the tolerance of its type, and the LSE."""
-        _, heads, length, dv = want.size
-        got_lse = npy_read(self.path('lse.npy'))[2]
-        for n, most in enumerate(largest):
-            b, h = divmod(n, heads)
-            x = [y for i in range(length) for y in got.row(b, h, i)]
-            y = [z for i in range(length) for z in want.row(b, h, i)]
-            norm = math.sqrt(math.fsum(z * z for z in y))
-            error = math.sqrt(math.fsum((a - z) ** 2 for a, z in zip(x, y)))
-            self.assertLessEqual(error, (NORM[kind] + 4 * 2 ** -24 * most) * norm, (b, h))
-            for i in range(length):
-                a, z = got_lse[n * length + i], lse[n * length + i]
-                if math.isinf(z):
-                    self.assertEqual(a, z)
-                    continue
-                slack = (1e-5 * abs(z) + 1e-6 if kind == 'f32' else 1e-3 + 1e-6 * abs(z))
-                self.assertLessEqual(abs(a - z), slack + 4 * 2 ** -24 * most)
-
-    def compare(self, q, k, v, **opts):
-        kind, layout = opts.get('kind', 'f32'), opts.get('layout', 'bhld')
-        rank = opts.get('rank', 4)
-        args, rounded, reference = self.command(q, k, v, **opts)
-        run = self.tool(*args)
-        self.assertEqual((run.status, run.out, run.err), (0, '', ''))
-        want, lse, largest = attention(*rounded, **reference)
-        descr, shape, values = npy_read(self.path('o.npy'))
-        self.assertEqual(descr, '<f2' if kind == 'f16' else '<f4')
-        self.assertEqual(shape, tuple(want.in_file_order(layout)[0][4 - rank:]))
-        got = from_file(shape, values, layout)
-        if kind == 'bf16':
-            for x in values:
-                self.assertEqual(x, round_to('bf16', x))
-        self.check(kind, layout, got, want, lse, largest)
-        descr, shape, _ = npy_read(self.path('lse.npy'))
-        self.assertEqual(descr, '<f4')
-        self.assertEqual(shape, want.size[:3][4 - rank:] if (rank, layout) != (2, 'blhd')
-                         else want.size[1:2])
-
-    def arrays(self, b=2, hq=4, hkv=2, lq=5, lk=9, d=8, dv=8):
-        return (self.random_array((b, hq, lq, d), 2), self.random_array((b, hkv, lk, d)),
-                self.random_array((b, hkv, lk, dv)))
-
 
 class Softmax(Arrays):
     def test_types_and_layouts(self):
@@ -249,7 +170,8 @@ class Softmax(Arrays):
                     for layout in ('bhld', 'blhd') if v['applicable'] else ():
                         with self.subTest(device=device, kind=kind, variant=v['name']):
                             self.compare(*self.arrays(), device=device, kind=kind,
-                                         layout=layout, causal=True, variant=v['name'])
+                                         layout=layout, causal=True, variant=v['name'],
+                                         rounded='rounded' in v['traits'])
 
     def test_rounding_once(self):
         """A double goes to the computing type in one step, not through f32."""

@@ -19,12 +19,14 @@ enum {
     KEY_WINDOW,
     KEY_SCALE,
     KEY_SOFTCAP,
-    KEY_KV_LENS,
+    KEY_PAGE_SIZE,
+    KEY_SPLITS,
     KEY_TYPE,
     KEY_LAYOUT,
     KEY_VARIANT,
     KEY_REPEAT,
-    KEY_EXPLAIN
+    KEY_EXPLAIN,
+    KEY_FILES /* and on: the files of features, in the order of run_files */
 };
 
 static const cli_option options[] = {
@@ -39,11 +41,22 @@ static const cli_option options[] = {
     OPTION("lse", KEY_LSE, "LSE.npy", "write the log of the sums of exp [B, Hq, Lq], <f4"),
     OPTION("causal", KEY_CAUSAL, "ALIGN", "hide later keys; top-left or bottom-right"),
     OPTION("align", KEY_ALIGN, "ALIGN", "the same alignment without causal, for windows"),
-    OPTION("offset", KEY_OFFSET, "N", "keys before the first query, from top-left"),
+    OPTION("offset", KEY_OFFSET, "N|N.npy", "keys before the first query; a file: [B]"),
     OPTION("window", KEY_WINDOW, "LEFT,RIGHT", "keys seen beside one's own; -1: all"),
     OPTION("scale", KEY_SCALE, "X", "factor of the scores; default 1/sqrt(D)"),
     OPTION("softcap", KEY_SOFTCAP, "X", "cap of the scores; 0: none"),
-    OPTION("kv-lens", KEY_KV_LENS, "N.npy", "keys of each batch [B]; <i4 or <i8"),
+    OPTION("bias", KEY_FILES + RUN_BIAS, "B.npy", "added to the scores; [B, Hq, Lq, Lk]"),
+    OPTION("mask", KEY_FILES + RUN_MASK, "M.npy", "|b1, true: attend; [B, Hq, Lq, Lk]"),
+    OPTION("alibi", KEY_FILES + RUN_ALIBI, "S.npy", "ALiBi slopes; [Hq] or [B, Hq]"),
+    OPTION("sinks", KEY_FILES + RUN_SINKS, "S.npy", "a logit beside the keys; [Hq]"),
+    OPTION("q-lens", KEY_FILES + RUN_Q_LENS, "N.npy", "queries of each batch [B]"),
+    OPTION("kv-lens", KEY_FILES + RUN_KV_LENS, "N.npy", "keys of each batch [B]"),
+    OPTION("cu-q", KEY_FILES + RUN_CU_Q, "CU.npy", "where packed queries begin [B + 1]"),
+    OPTION("cu-k", KEY_FILES + RUN_CU_K, "CU.npy", "where packed keys begin [B + 1]"),
+    OPTION("block-table", KEY_FILES + RUN_BLOCK_TABLE, "T.npy",
+           "pages of each batch [B, N]"),
+    OPTION("page-size", KEY_PAGE_SIZE, "N", "keys of a page; K, V are [pages, Hkv, N, D]"),
+    OPTION("splits", KEY_SPLITS, "N", "pieces of the keys, in variants that split them"),
     OPTION("type", KEY_TYPE, "TYPE", "compute in f32, f16 or bf16; default: as Q.npy"),
     OPTION("layout", KEY_LAYOUT, "LAYOUT", "bhld, or blhd for [B, L, H, D] files"),
     OPTION("variant", KEY_VARIANT, "NAME", "use this variant, or fail"),
@@ -54,19 +67,9 @@ static const cli_option options[] = {
     {                                                     \
         .name = name_, .value = value_, .absent = feature \
     }
-    ABSENT("bias", "B.npy", "additive bias"),
-    ABSENT("mask", "M.npy", "boolean mask"),
-    ABSENT("alibi", "SLOPES.npy", "ALiBi slopes"),
-    ABSENT("sinks", "S.npy", "attention sinks"),
-    ABSENT("q-lens", "N.npy", "query lengths"),
-    ABSENT("cu-q", "CU.npy", "packed sequences"),
-    ABSENT("cu-k", "CU.npy", "packed sequences"),
-    ABSENT("block-table", "T.npy", "paged key/value cache"),
-    ABSENT("page-size", "N", "paged key/value cache"),
     ABSENT("dropout", "P", "dropout"),
     ABSENT("seed", "S", "dropout"),
     ABSENT("dropout-offset", "N", "dropout"),
-    ABSENT("splits", "N", "number of splits"),
     ABSENT("grad-out", "DO.npy", "gradients"),
     ABSENT("grad-lse", "DLSE.npy", "gradients"),
     ABSENT("grad-q", "DQ.npy", "gradients"),
@@ -113,15 +116,17 @@ static int take_type(const char *value, attn_type *type)
     return status;
 }
 
-/* A file would hold one number a batch. */
-static int take_offset(const char *value, attn_softmax_desc *d)
+/* A file holds one number a batch. */
+static int take_offset(const char *value, run_request *r)
 {
     const size_t n = strlen(value);
 
-    if (strchr(value, '/') || (n > 4 && !strcmp(value + n - 4, ".npy")))
-        return cli_fail(CLI_NOTHING, "--offset: per-batch offsets: not in this version");
-    d->use |= ATTN_USE_OFFSET;
-    return cli_integer("--offset", value, INT32_MIN, INT32_MAX, &d->offset);
+    if (strchr(value, '/') || (n > 4 && !strcmp(value + n - 4, ".npy"))) {
+        r->file[RUN_OFFSETS] = value;
+        return CLI_GO;
+    }
+    r->desc.use |= ATTN_USE_OFFSET;
+    return cli_integer("--offset", value, INT32_MIN, INT32_MAX, &r->desc.offset);
 }
 
 static int take_window(const char *value, attn_softmax_desc *d)
@@ -157,6 +162,10 @@ static int take(void *to, int key, const char *value)
     static const char *const layouts[] = { "bhld", "blhd", NULL };
     int i = 0, status = CLI_GO;
 
+    if (key >= KEY_FILES) {
+        r->file[key - KEY_FILES] = value;
+        return CLI_GO;
+    }
     switch (key) {
     case CLI_ARGUMENT: return take_operation(r, value);
     case KEY_Q: r->q = value; break;
@@ -164,15 +173,17 @@ static int take(void *to, int key, const char *value)
     case KEY_V: r->v = value; break;
     case KEY_OUT: r->out = value; break;
     case KEY_LSE: r->lse = value; break;
-    case KEY_KV_LENS: r->kv_lens = value; break;
     case KEY_VARIANT: r->variant = value; break;
     case KEY_EXPLAIN: r->explain = true; break;
     case KEY_CAUSAL: return take_align("--causal", value, &r->causal);
     case KEY_ALIGN: return take_align("--align", value, &r->align);
-    case KEY_OFFSET: return take_offset(value, &r->desc);
+    case KEY_OFFSET: return take_offset(value, r);
     case KEY_WINDOW: return take_window(value, &r->desc);
     case KEY_TYPE: return take_type(value, &r->type);
     case KEY_REPEAT: return cli_integer("--repeat", value, 1, 1000000, &r->repeat);
+    case KEY_SPLITS: return cli_integer("--splits", value, 1, 4096, &r->splits);
+    case KEY_PAGE_SIZE:
+        return cli_integer("--page-size", value, 1, INT32_MAX, &r->desc.page_size);
     case KEY_SCALE:
         r->desc.use |= ATTN_USE_SCALE;
         return take_float("--scale", value, &r->desc.scale);
@@ -198,6 +209,18 @@ static const cli_tool tool = {
     .take = take,
 };
 
+static int check_pages(const run_request *r)
+{
+    if (r->file[RUN_BLOCK_TABLE] && !r->desc.page_size)
+        return cli_fail(CLI_BAD, "--block-table wants --page-size beside it");
+    if (r->desc.page_size && !r->file[RUN_BLOCK_TABLE])
+        return cli_fail(CLI_BAD, "--page-size wants --block-table beside it");
+    if (r->file[RUN_BLOCK_TABLE] && r->file[RUN_CU_K])
+        return cli_fail(CLI_BAD, "--cu-k and --block-table: keys are packed or in pages, "
+                                 "give one of them");
+    return CLI_GO;
+}
+
 /* What options ask of each other. */
 static int check_request(const run_request *r)
 {
@@ -222,11 +245,11 @@ static int check_request(const run_request *r)
         return cli_fail(CLI_BAD, "--repeat wants a run: give --out or --lse");
     if (r->causal >= 0 && r->align >= 0 && r->causal != r->align)
         return cli_fail(CLI_BAD, "--causal and --align differ; there is one alignment");
-    if ((r->desc.use & ATTN_USE_OFFSET) &&
+    if ((r->desc.use & ATTN_USE_OFFSET || r->file[RUN_OFFSETS]) &&
         (r->causal == bottom_right || r->align == bottom_right))
         return cli_fail(CLI_BAD, "--offset counts from top-left; give it without "
                                  "bottom-right");
-    return CLI_GO;
+    return check_pages(r);
 }
 
 static void print_times(const attn_device_info *device, const run_times *t)
@@ -258,7 +281,6 @@ static void files_json(cJSON *document, const run_request *r, bool written)
         { "q", r->q },
         { "k", r->k },
         { "v", r->v },
-        { "kv_lens", r->kv_lens },
         { "out", written ? r->out : NULL },
         { "lse", written ? r->lse : NULL },
     };
@@ -267,6 +289,9 @@ static void files_json(cJSON *document, const run_request *r, bool written)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].file)
             cli_json_text(files, all[i].name, all[i].file);
+    for (int i = 0; i < RUN_FILES; i++)
+        if (r->file[i])
+            cli_json_text(files, run_files[i].name, r->file[i]);
 }
 
 /* The device path: planned once, timed, compared. */
@@ -291,9 +316,16 @@ static int run_timed(const run_request *r, attn_ctx *ctx, const attn_device_info
     return status;
 }
 
+static attn_options options_of(const run_request *r)
+{
+    return (attn_options){ .size = sizeof(attn_options),
+                           .variant = r->variant,
+                           .splits = r->splits };
+}
+
 static int run_plain(const run_request *r, attn_ctx *ctx, run_arrays *a)
 {
-    const attn_options opts = { .size = sizeof opts, .variant = r->variant };
+    const attn_options opts = options_of(r);
     attn_status st;
 
     cli_progress("running");
@@ -303,6 +335,7 @@ static int run_plain(const run_request *r, attn_ctx *ctx, run_arrays *a)
 
 static int run_on(const run_request *r, attn_ctx *ctx, run_arrays *a, cJSON *document)
 {
+    const attn_options opts = options_of(r);
     attn_device_info device;
     attn_status st;
     int status;
@@ -314,7 +347,7 @@ static int run_on(const run_request *r, attn_ctx *ctx, run_arrays *a, cJSON *doc
         cli_json_text(document, "device", device.selector);
         cli_json_text(document, "device_name", device.name);
     }
-    if (r->explain && (status = cli_explain(ctx, &a->desc, r->variant, document)) != CLI_GO)
+    if (r->explain && (status = cli_explain(ctx, &a->desc, &opts, document)) != CLI_GO)
         return status;
     if (!r->out && !r->lse)
         return CLI_GO;
@@ -325,7 +358,7 @@ static int run_on(const run_request *r, attn_ctx *ctx, run_arrays *a, cJSON *doc
 int main(int argc, char **argv)
 {
     run_request r = { .causal = -1, .align = -1 };
-    run_arrays arrays = { .q = { 0 } };
+    run_arrays arrays = { .desc = { 0 } };
     cJSON *document = NULL;
     attn_ctx *ctx = NULL;
     int status = cli_parse(&tool, argc, argv, &r.common, &r);

@@ -82,9 +82,9 @@ int cli_open(const cli_common *common, attn_ctx **out);
 
 /* Says on stdout what the planner does with a problem, or with `into` not NULL
  * adds that to the object as "problem", "variants" and "explanation". CLI_GO if
- * it can run with `variant` (NULL: any); otherwise CLI_BAD if there is no such
- * variant, and CLI_NOTHING with the reason. */
-int cli_explain(attn_ctx *ctx, const attn_softmax_desc *desc, const char *variant,
+ * it can run with `options` (their variant NULL: any); otherwise CLI_BAD if there is
+ * no such variant, and CLI_NOTHING with the reason. */
+int cli_explain(attn_ctx *ctx, const attn_softmax_desc *desc, const attn_options *options,
                 cJSON *into);
 
 /* Adds a string, NULL as null. What is not UTF-8 (a file's name may be anything)

@@ -116,30 +116,36 @@ static int refused(const attn_variant_info *list, size_t n, const char *name)
     return cli_fail(CLI_NOTHING, "no variant takes this problem: %s", reasons);
 }
 
+/* The one of that name, if it takes the problem; without a name what the planner takes:
+ * the first without a reason against it, else the first that may be chosen. */
 static const char *find_variant(const attn_variant_info *list, size_t n, const char *name,
                                 bool *known)
 {
+    const char *second = NULL;
+
     *known = !name;
     for (size_t i = 0; i < n; i++) {
-        if (name && strcmp(name, list[i].name))
+        const attn_variant_info *v = &list[i];
+        if (name && strcmp(name, v->name))
             continue;
         *known = true;
-        if (list[i].applicable)
-            return list[i].name;
+        if (v->applicable && (name || !v->reason[0]))
+            return v->name;
+        if (v->applicable && !second && !(v->traits & ATTN_TRAIT_BY_NAME))
+            second = v->name;
     }
-    return NULL;
+    return second;
 }
 
 static attn_status explain_text(attn_ctx *ctx, const attn_softmax_desc *desc,
-                                const char *variant, char **text)
+                                const attn_options *options, char **text)
 {
-    const attn_options options = { .size = sizeof options, .variant = variant };
     size_t n = 0;
-    attn_status st = attn_softmax_explain(ctx, desc, &options, NULL, 0, &n);
+    attn_status st = attn_softmax_explain(ctx, desc, options, NULL, 0, &n);
 
     *text = NULL;
     if (st == ATTN_OK && (*text = malloc(n + 1)))
-        st = attn_softmax_explain(ctx, desc, &options, *text, n + 1, &n);
+        st = attn_softmax_explain(ctx, desc, options, *text, n + 1, &n);
     return st;
 }
 
@@ -147,6 +153,24 @@ static void explain_plain(const attn_device_info *device, const char *text)
 {
     printf("device     %s: %s\n", device->selector, device->name);
     fputs(text, stdout);
+}
+
+static void traits_json(cJSON *variant, uint32_t traits)
+{
+    static const struct {
+        uint32_t bit;
+        const char *word;
+    } words[] = {
+        { ATTN_TRAIT_BY_NAME, "by-name" },
+        { ATTN_TRAIT_FINITE_V, "finite-v" },
+        { ATTN_TRAIT_ROUNDED, "rounded" },
+        { ATTN_TRAIT_VENDOR, "vendor" },
+    };
+    cJSON *list = cJSON_AddArrayToObject(variant, "traits");
+
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (traits & words[i].bit)
+            cJSON_AddItemToArray(list, cJSON_CreateString(words[i].word));
 }
 
 static void explain_json(cJSON *into, const attn_variant_info *list, size_t n,
@@ -162,14 +186,16 @@ static void explain_json(cJSON *into, const attn_variant_info *list, size_t n,
         cli_json_text(v, "name", list[i].name);
         cJSON_AddBoolToObject(v, "applicable", list[i].applicable);
         cli_json_text(v, "reason", list[i].reason[0] ? list[i].reason : NULL);
+        traits_json(v, list[i].traits);
         cJSON_AddItemToArray(variants, v);
     }
     cli_json_text(into, "explanation", text);
 }
 
-int cli_explain(attn_ctx *ctx, const attn_softmax_desc *desc, const char *variant,
+int cli_explain(attn_ctx *ctx, const attn_softmax_desc *desc, const attn_options *options,
                 cJSON *into)
 {
+    const char *variant = options->variant;
     char problem[512], *text = NULL;
     attn_variant_info *list;
     attn_device_info device;
@@ -187,7 +213,7 @@ int cli_explain(attn_ctx *ctx, const attn_softmax_desc *desc, const char *varian
         goto done;
     }
     if ((st = attn_ctx_info(ctx, &device)) != ATTN_OK ||
-        (st = explain_text(ctx, desc, variant, &text)) != ATTN_OK ||
+        (st = explain_text(ctx, desc, options, &text)) != ATTN_OK ||
         (st = attn_softmax_text(desc, problem, sizeof problem, NULL)) != ATTN_OK) {
         status = cli_fail_attn(st, NULL);
         goto done;

@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "npy.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -414,62 +415,101 @@ static int write_array(const struct report *to, FILE *file, const npy_array *a)
     return good ? 0 : fail(to, "cannot write %zu bytes: %s", n + a->bytes, strerror(why));
 }
 
-/* `old` is the file to replace, NULL if there is none. */
-static int write_beside(const struct report *to, const char *path, const struct stat *old,
-                        const npy_array *a)
-{
-    size_t cap = strlen(path) + 48;
-    char *beside = malloc(cap);
-    FILE *file = NULL;
-    int fd = -1, failed = -1;
+/* One file on its way: written beside its path, to be renamed. */
+struct pending {
+    struct report to;
+    char *beside; /* NULL: nothing to rename */
+};
 
-    if (!beside)
+/* `old` is the file to replace, NULL if there is none. */
+static int write_beside(struct pending *p, const struct stat *old, const npy_array *a)
+{
+    const struct report *to = &p->to;
+    size_t cap = strlen(to->name) + 48;
+    FILE *file = NULL;
+    int fd = -1;
+
+    if (!(p->beside = malloc(cap)))
         return fail(to, "no memory");
     errno = EEXIST;
     for (int i = 0; i < 1000 && fd < 0 && errno == EEXIST; i++) {
-        snprintf(beside, cap, "%s.%ld-%d.tmp", path, (long)getpid(), i);
-        fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        snprintf(p->beside, cap, "%s.%ld-%d.tmp", to->name, (long)getpid(), i);
+        fd = open(p->beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     }
     if (fd < 0) {
-        fail(to, "cannot create %s: %s", beside, strerror(errno));
-        goto done;
+        fail(to, "cannot create %s: %s", p->beside, strerror(errno));
+        free(p->beside);
+        p->beside = NULL;
+        return -1;
     }
     if (old)
         (void)fchmod(fd, old->st_mode & 0777); /* some file systems have no modes */
-    if (!(file = fdopen(fd, "wb"))) {
-        fail(to, "cannot write: %s", strerror(errno));
-        close(fd);
-    } else if (write_array(to, file, a) == 0) {
-        failed = rename(beside, path);
-        if (failed)
-            fail(to, "cannot rename %s: %s", beside, strerror(errno));
+    if ((file = fdopen(fd, "wb")))
+        return write_array(to, file, a);
+    fail(to, "cannot write: %s", strerror(errno));
+    close(fd);
+    return -1;
+}
+
+/* Regular files are written beside their path; with `direct` the others are written. */
+static int write_one(struct pending *p, const npy_array *a, bool direct)
+{
+    const struct report *to = &p->to;
+    struct stat st;
+    size_t bytes;
+
+    if ((unsigned)a->type >= N_TYPES || a->rank < 0 || a->rank > MAX_RANK ||
+        !size_of(a->type, a->rank, a->shape, &bytes) || bytes != a->bytes ||
+        (bytes && !a->data))
+        return fail(to, "not written: type, shape, data and bytes of the array disagree");
+    bool there = lstat(to->name, &st) == 0;
+    bool regular = there && S_ISREG(st.st_mode);
+    if (direct == (!there || regular))
+        return 0;
+    if (regular && access(to->name, W_OK) != 0) /* renaming would not ask */
+        return fail(to, "cannot write: %s", strerror(errno));
+    if (!direct)
+        return write_beside(p, there ? &st : NULL, a);
+    FILE *file = fopen(to->name, "wb");
+    return file ? write_array(to, file, a) : fail(to, "cannot open: %s", strerror(errno));
+}
+
+int npy_save_all(const npy_output outputs[], int n, char *err, size_t cap)
+{
+    struct pending all[NPY_MOST_OUTPUTS] = { 0 };
+    int failed = 0;
+
+    assert(n <= NPY_MOST_OUTPUTS);
+    for (int i = 0; i < n; i++)
+        all[i].to = (struct report){ outputs[i].path, err, cap };
+    for (int i = 0; i < n && !failed; i++)
+        failed = write_one(&all[i], outputs[i].array, true);
+    for (int i = 0; i < n && !failed; i++)
+        failed = write_one(&all[i], outputs[i].array, false);
+    for (int i = 0; i < n && !failed; i++) {
+        struct pending *p = &all[i];
+        if (!p->beside)
+            continue;
+        if (rename(p->beside, p->to.name) != 0) {
+            failed = fail(&p->to, "cannot rename %s: %s", p->beside, strerror(errno));
+            break;
+        }
+        free(p->beside);
+        p->beside = NULL;
     }
-    if (failed)
-        unlink(beside);
-done:
-    free(beside);
+    for (int i = 0; i < n; i++) {
+        if (all[i].beside)
+            unlink(all[i].beside);
+        free(all[i].beside);
+    }
     return failed;
 }
 
 int npy_save(const char *path, const npy_array *array, char *err, size_t cap)
 {
-    const struct report to = { path, err, cap };
-    struct stat st;
-    size_t bytes;
+    const npy_output one = { path, array };
 
-    if ((unsigned)array->type >= N_TYPES || array->rank < 0 || array->rank > MAX_RANK ||
-        !size_of(array->type, array->rank, array->shape, &bytes) || bytes != array->bytes ||
-        (bytes && !array->data))
-        return fail(&to, "not written: type, shape, data and bytes of the array disagree");
-    bool there = lstat(path, &st) == 0;
-    bool regular = there && S_ISREG(st.st_mode);
-    if (regular && access(path, W_OK) != 0) /* renaming would not ask */
-        return fail(&to, "cannot write: %s", strerror(errno));
-    if (!there || regular)
-        return write_beside(&to, path, there ? &st : NULL, array);
-    FILE *file = fopen(path, "wb");
-    return file ? write_array(&to, file, array)
-                : fail(&to, "cannot open: %s", strerror(errno));
+    return npy_save_all(&one, 1, err, cap);
 }
 
 static float float_of(uint32_t bits)

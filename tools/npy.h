@@ -40,6 +40,18 @@ int npy_parse(FILE *file, const char *name, npy_array *out, char *err, size_t ca
  * pipe, a symbolic link) is opened and written as it stands. Errors as above. */
 int npy_save(const char *path, const npy_array *array, char *err, size_t cap);
 
+/* The same for several files: all are written beside their paths before the first is
+ * renamed, so that what fails leaves every file as it was; what is no regular file is
+ * written first of all. Only where renaming itself fails may some be new. */
+typedef struct npy_output {
+    const char *path;
+    const npy_array *array;
+} npy_output;
+
+enum { NPY_MOST_OUTPUTS = 8 };
+
+int npy_save_all(const npy_output outputs[], int n, char *err, size_t cap);
+
 /* Makes an array of zeros. 0, or -1 if the shape is not valid or memory is
  * exhausted; `out` is then all zero. Free it with npy_free(). */
 int npy_alloc(npy_array *out, npy_type type, int rank, const int64_t *shape);

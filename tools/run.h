@@ -1,28 +1,55 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/run.h: the parts of attn-run: what was asked for, arrays, repeated runs. */
+/* tools/run.h: the parts of attn-run: what was asked for, arrays, features, repeats. */
 #ifndef ATTN_TOOLS_RUN_H
 #define ATTN_TOOLS_RUN_H
 
 #include "cli.h"
 #include "npy.h"
 
+/* The input files of single features; run_files[] says what each is. */
+enum {
+    RUN_BIAS, RUN_MASK, RUN_ALIBI, RUN_SINKS, RUN_Q_LENS, RUN_KV_LENS, RUN_OFFSETS,
+    RUN_CU_Q, RUN_CU_K, RUN_BLOCK_TABLE, RUN_FILES
+};
+
+typedef struct run_file {
+    const char *option;       /* "--bias"                                   */
+    const char *name;         /* "bias", in JSON                            */
+    uint32_t use;             /* the ATTN_USE_ bit that it sets             */
+    size_t tensor;            /* its place in attn_args                     */
+} run_file;
+
+extern const run_file run_files[RUN_FILES];
+
 /* The command line. Files are NULL where they were not given. */
 typedef struct run_request {
     cli_common common;
     const char *operation;
-    const char *q, *k, *v, *out, *lse, *kv_lens;
+    const char *q, *k, *v, *out, *lse;
+    const char *file[RUN_FILES];
     const char *variant;
     attn_type type;           /* ATTN_TYPE_NONE: that of the file of q      */
     bool blhd;                /* files are [B, L, H, D]                     */
     bool explain;
     int64_t repeat;           /* 0: not given                               */
+    int64_t splits;           /* 0: not given                               */
     int causal, align;        /* an attn_align; -1: not given               */
-    attn_softmax_desc desc;   /* offset, window, scale and softcap          */
+    attn_softmax_desc desc;   /* offset, window, scale, softcap, page size  */
 } run_request;
+
+/* One of q, k, v: its file, and its sizes in the order B, H, L, D. */
+typedef struct run_input {
+    const char *file;
+    npy_array array;
+    int64_t size[4];
+} run_input;
+
+enum { RUN_Q, RUN_K, RUN_V, RUN_INPUTS };
 
 /* The arrays of one operation. 16-bit data are kept as NPY_F2, bf16 too. */
 typedef struct run_arrays {
-    npy_array q, k, v, lens;
+    run_input in[RUN_INPUTS];
+    npy_array extra[RUN_FILES];
     npy_array out, lse;       /* shapes as the files will have them         */
     attn_softmax_desc desc;   /* the whole problem, layouts included        */
     attn_args args;           /* views of the arrays in host memory         */
@@ -36,10 +63,26 @@ int run_load(const run_request *request, run_arrays *arrays);
 /* Whether the outputs can be written where they are wanted. */
 int run_check_outputs(const run_request *request);
 
-/* Writes the outputs. */
+/* Writes the outputs: both, or none. */
 int run_save(const run_request *request, run_arrays *arrays);
 
 void run_free(run_arrays *arrays);
+
+/* Steps of run_load() for the files of features (run_features.c). All return CLI_GO
+ * or an exit status.
+ *
+ *   run_load_file    reads one .npy file
+ *   run_load_extras  reads them all, in the types that the library takes; integers
+ *                    still have 64 bits
+ *   run_sizes        fills desc's batch and lengths from q, k and v's sizes, boundaries
+ *                    and pages
+ *   run_check_extras holds their shapes and numbers against desc; integers become i32
+ *   run_view_extras  makes their tensors */
+int run_load_file(const char *file, npy_array *array);
+int run_load_extras(const run_request *request, run_arrays *arrays);
+int run_sizes(const run_request *request, run_arrays *arrays);
+int run_check_extras(const run_request *request, run_arrays *arrays);
+void run_view_extras(const run_request *request, run_arrays *arrays);
 
 /* Repeated runs: times by the device's clock, and where bits differed. */
 typedef struct run_times {

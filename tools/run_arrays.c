@@ -14,14 +14,7 @@
 static const char *const axis_names[4] = { "B", "H", "L", "D" };
 static const char *const orders[2] = { "B, H, L, D", "B, L, H, D" }; /* by blhd */
 
-/* One of q, k, v: its file, and its sizes in the order B, H, L, D. */
-typedef struct input {
-    const char *file;
-    npy_array *array;
-    int64_t size[4];
-} input;
-
-enum { Q, K, V };
+enum { Q = RUN_Q, K = RUN_K, V = RUN_V };
 
 /* The nearest float whose last bit is set if bits were lost ("round to odd"):
  * a second rounding, to a shorter type, is then as good as one alone. */
@@ -55,9 +48,9 @@ static bool is_stored_as(const npy_array *a, attn_type type)
            (a->type == NPY_F2 && type == ATTN_F16);
 }
 
-static int round_input(const input *in, attn_type type)
+static int round_input(run_input *in, attn_type type)
 {
-    npy_array *from = in->array, to;
+    npy_array *from = &in->array, to;
     const size_t n = from->bytes / npy_type_bytes(from->type);
 
     if (is_stored_as(from, type))
@@ -79,16 +72,8 @@ static int round_input(const input *in, attn_type type)
     return CLI_GO;
 }
 
-static int load(const char *file, npy_array *array)
-{
-    char err[512];
-
-    cli_progress("reading %s", file);
-    return npy_load(file, array, err, sizeof err) ? cli_fail(CLI_BAD, "%s", err) : CLI_GO;
-}
-
 /* The shape of a file, with the names of its dimensions. */
-static const char *shape_text(const input *in, bool blhd, char text[160])
+static const char *shape_text(const run_input *in, bool blhd, char text[160])
 {
     const int64_t *s = in->size;
 
@@ -97,11 +82,11 @@ static const char *shape_text(const input *in, bool blhd, char text[160])
     return text;
 }
 
-static int load_input(input *in, bool blhd)
+static int load_input(run_input *in, bool blhd)
 {
     int64_t full[4] = { 1, 1, 1, 1 };
-    const npy_array *a = in->array;
-    int status = load(in->file, in->array);
+    const npy_array *a = &in->array;
+    int status = run_load_file(in->file, &in->array);
 
     if (status != CLI_GO)
         return status;
@@ -122,18 +107,22 @@ static int load_input(input *in, bool blhd)
     return CLI_GO;
 }
 
-static int check_shapes(const input in[3], bool blhd)
+/* With packed sequences or pages B of k may differ from that of q: run_sizes() knows. */
+static int check_shapes(const run_input in[3], bool blhd, bool same_batch)
 {
     static const struct {
         int which, axis, as;
     } equal[] = {
-        { K, 0, Q }, { K, 3, Q }, { V, 0, Q }, { V, 1, K }, { V, 2, K },
+        { K, 3, Q },
+        { V, 0, K },
+        { V, 1, K },
+        { V, 2, K },
     };
     const int64_t hq = in[Q].size[1], hkv = in[K].size[1];
     char one[160], two[160];
 
-    for (size_t i = 0; i < sizeof equal / sizeof equal[0]; i++) {
-        const input *a = &in[equal[i].which], *b = &in[equal[i].as];
+    for (size_t i = same_batch ? 0 : 1; i < sizeof equal / sizeof equal[0]; i++) {
+        const run_input *a = &in[equal[i].which], *b = &in[equal[i].as];
         const int axis = equal[i].axis;
         if (a->size[axis] != b->size[axis])
             return cli_fail(
@@ -161,69 +150,37 @@ static int choose_type(const run_request *r, const npy_array *q, attn_type *type
     return CLI_GO;
 }
 
-/* Lengths become int32, as the library takes them. */
-static int load_lens(const char *file, const input in[3], npy_array *lens)
-{
-    const int64_t batch = in[Q].size[0], most = in[K].size[2];
-    npy_array raw = { 0 };
-    int status = load(file, &raw);
-
-    if (status != CLI_GO)
-        return status;
-    if (raw.type != NPY_I4 && raw.type != NPY_I8)
-        status = cli_fail(CLI_BAD, "%s: type %s, want <i4 or <i8", file,
-                          npy_type_descr(raw.type));
-    else if (raw.rank != 1 || raw.shape[0] != batch)
-        status = cli_fail(CLI_BAD,
-                          "%s: want %lld number%s in one dimension, one for each "
-                          "batch of %s",
-                          file, (long long)batch, batch == 1 ? "" : "s", in[Q].file);
-    else if (npy_alloc(lens, NPY_I4, 1, raw.shape))
-        status = cli_fail(CLI_NOTHING, "%s: no memory", file);
-    for (int64_t b = 0; status == CLI_GO && b < batch; b++) {
-        const int64_t n = raw.type == NPY_I4 ? ((const int32_t *)raw.data)[b]
-                                             : ((const int64_t *)raw.data)[b];
-        if (n < 0 || n > most || n > INT32_MAX)
-            status =
-                cli_fail(CLI_BAD, "%s: number %lld is %lld, want 0 .. %lld, the keys in %s",
-                         file, (long long)b, (long long)n, (long long)most, in[K].file);
-        else
-            ((int32_t *)lens->data)[b] = (int32_t)n;
-    }
-    npy_free(&raw);
-    return status;
-}
-
-/* The descriptor without layouts. */
-static void describe(const run_request *r, const input in[3], attn_type type,
+/* The descriptor without layouts, and without what run_sizes() fills in. */
+static void describe(const run_request *r, const run_arrays *a, attn_type type,
                      attn_softmax_desc *d)
 {
     *d = r->desc;
     d->size = sizeof *d;
     d->type = type;
-    d->batch = in[Q].size[0];
-    d->heads_q = in[Q].size[1];
-    d->heads_kv = in[K].size[1];
-    d->len_q = in[Q].size[2];
-    d->len_kv = in[K].size[2];
-    d->dim_qk = in[Q].size[3];
-    d->dim_v = in[V].size[3];
+    d->heads_q = a->in[Q].size[1];
+    d->heads_kv = a->in[K].size[1];
+    d->dim_qk = a->in[Q].size[3];
+    d->dim_v = a->in[V].size[3];
     if (r->causal >= 0)
         d->use |= ATTN_USE_CAUSAL;
     if (r->causal >= 0 || r->align >= 0)
         d->use |= ATTN_USE_ALIGN;
     d->align = (attn_align)(r->causal >= 0 ? r->causal : r->align >= 0 ? r->align : 0);
-    if (r->kv_lens)
-        d->use |= ATTN_USE_LENS_KV;
+    for (int i = 0; i < RUN_FILES; i++)
+        if (r->file[i])
+            d->use |= run_files[i].use;
+    if (r->file[RUN_BIAS])
+        d->type_bias = a->extra[RUN_BIAS].type == NPY_F2 ? ATTN_F16 : ATTN_F32;
     if (r->lse)
         d->use |= ATTN_USE_LSE;
 }
 
-static attn_tensor view(const run_request *r, const npy_array *a, attn_type type, int64_t b,
-                        int64_t h, int64_t l, int64_t d)
+static attn_tensor view(const run_request *r, const npy_array *a, attn_type type,
+                        const int64_t size[4], int64_t dim)
 {
-    attn_tensor t = r->blhd ? attn_tensor_blhd(a->data, type, b, h, l, d)
-                            : attn_tensor_bhld(a->data, type, b, h, l, d);
+    attn_tensor t = r->blhd
+                        ? attn_tensor_blhd(a->data, type, size[0], size[1], size[2], dim)
+                        : attn_tensor_bhld(a->data, type, size[0], size[1], size[2], dim);
     t.data_bytes = a->bytes;
     return t;
 }
@@ -243,16 +200,16 @@ static attn_layout layout_of(const attn_tensor *t)
                           : ATTN_LAYOUT_ELEMENT;
 }
 
-/* O has the rank of q's file and LSE one less; they begin as zeros. */
+/* O has the rank of q's file and LSE one less; they begin as zeros, which rows that
+ * belong to no query keep. */
 static int make_outputs(const run_request *r, run_arrays *a)
 {
     const attn_softmax_desc *d = &a->desc;
-    const int rank = a->q.rank;
-    const int64_t out[4] = { d->batch, r->blhd ? d->len_q : d->heads_q,
-                             r->blhd ? d->heads_q : d->len_q, d->dim_v };
-    const int64_t lse[3] = { d->batch, d->heads_q, d->len_q };
+    const int64_t *q = a->in[Q].size;
+    const int rank = a->in[Q].array.rank;
+    const int64_t out[4] = { q[0], q[r->blhd ? 2 : 1], q[r->blhd ? 1 : 2], d->dim_v };
     /* of a [H, D] file, where L is 1, the one dimension left is H */
-    const int64_t *lse_shape = rank == 2 && r->blhd ? lse + 1 : lse + 4 - rank;
+    const int64_t *lse_shape = rank == 2 && r->blhd ? q + 1 : q + 4 - rank;
 
     if (r->out &&
         npy_alloc(&a->out, d->type == ATTN_F32 ? NPY_F4 : NPY_F2, rank, out + 4 - rank))
@@ -266,24 +223,20 @@ static void make_views(const run_request *r, run_arrays *a)
 {
     attn_softmax_desc *d = &a->desc;
     attn_args *args = &a->args;
-    const attn_tensor o =
-        view(r, &a->out, d->type, d->batch, d->heads_q, d->len_q, d->dim_v);
+    const int64_t *q = a->in[Q].size;
+    const attn_tensor o = view(r, &a->out, d->type, q, d->dim_v);
 
     *args = (attn_args){ .size = sizeof *args };
-    args->q = view(r, &a->q, d->type, d->batch, d->heads_q, d->len_q, d->dim_qk);
-    args->k = view(r, &a->k, d->type, d->batch, d->heads_kv, d->len_kv, d->dim_qk);
-    args->v = view(r, &a->v, d->type, d->batch, d->heads_kv, d->len_kv, d->dim_v);
+    args->q = view(r, &a->in[Q].array, d->type, q, d->dim_qk);
+    args->k = view(r, &a->in[K].array, d->type, a->in[K].size, d->dim_qk);
+    args->v = view(r, &a->in[V].array, d->type, a->in[V].size, d->dim_v);
     if (r->out)
         args->o = o;
     if (r->lse) {
-        args->lse =
-            attn_tensor_bhld(a->lse.data, ATTN_F32, d->batch, d->heads_q, d->len_q, 1);
+        args->lse = attn_tensor_bhld(a->lse.data, ATTN_F32, q[0], q[1], q[2], 1);
         args->lse.data_bytes = a->lse.bytes;
     }
-    if (r->kv_lens) {
-        args->lens_kv = attn_tensor_vector(a->lens.data, ATTN_I32, d->batch);
-        args->lens_kv.data_bytes = a->lens.bytes;
-    }
+    run_view_extras(r, a);
     d->use |= ATTN_USE_LAYOUT;
     d->layout_q = layout_of(&args->q);
     d->layout_k = layout_of(&args->k);
@@ -293,27 +246,28 @@ static void make_views(const run_request *r, run_arrays *a)
 
 int run_load(const run_request *r, run_arrays *a)
 {
-    input in[3] = { { .file = r->q }, { .file = r->k }, { .file = r->v } };
+    const bool same_batch =
+        !r->file[RUN_CU_Q] && !r->file[RUN_CU_K] && !r->file[RUN_BLOCK_TABLE];
     attn_type type = ATTN_TYPE_NONE;
     attn_status st;
     int status = CLI_GO;
 
-    *a = (run_arrays){ .q = { 0 } };
-    in[Q].array = &a->q;
-    in[K].array = &a->k;
-    in[V].array = &a->v;
-    for (int i = 0; i < 3 && status == CLI_GO; i++)
-        status = load_input(&in[i], r->blhd);
-    if (status != CLI_GO || (status = check_shapes(in, r->blhd)) != CLI_GO ||
-        (status = choose_type(r, &a->q, &type)) != CLI_GO)
+    *a = (run_arrays){ .in = { { .file = r->q }, { .file = r->k }, { .file = r->v } } };
+    for (int i = 0; i < RUN_INPUTS && status == CLI_GO; i++)
+        status = load_input(&a->in[i], r->blhd);
+    if (status != CLI_GO || (status = check_shapes(a->in, r->blhd, same_batch)) != CLI_GO ||
+        (status = choose_type(r, &a->in[Q].array, &type)) != CLI_GO ||
+        (status = run_load_extras(r, a)) != CLI_GO)
         return status;
-    if (r->kv_lens && (status = load_lens(r->kv_lens, in, &a->lens)) != CLI_GO)
+    describe(r, a, type, &a->desc);
+    if ((status = run_sizes(r, a)) != CLI_GO)
         return status;
-    describe(r, in, type, &a->desc);
     if ((st = attn_softmax_check(&a->desc)) != ATTN_OK)
         return cli_fail_attn(st, NULL);
-    for (int i = 0; i < 3; i++)
-        if ((status = round_input(&in[i], type)) != CLI_GO)
+    if ((status = run_check_extras(r, a)) != CLI_GO)
+        return status;
+    for (int i = 0; i < RUN_INPUTS; i++)
+        if ((status = round_input(&a->in[i], type)) != CLI_GO)
             return status;
     if ((status = make_outputs(r, a)) != CLI_GO)
         return status;
@@ -387,14 +341,6 @@ int run_check_outputs(const run_request *r)
     return status;
 }
 
-static int save(const char *file, const npy_array *array)
-{
-    char err[512];
-
-    cli_progress("writing %s", file);
-    return npy_save(file, array, err, sizeof err) ? cli_fail(CLI_BAD, "%s", err) : CLI_GO;
-}
-
 /* NumPy has no bf16. */
 static int widen_bf16(npy_array *a)
 {
@@ -411,23 +357,26 @@ static int widen_bf16(npy_array *a)
 
 int run_save(const run_request *r, run_arrays *a)
 {
+    const npy_output all[] = { { r->out, &a->out }, { r->lse, &a->lse } };
+    char err[512];
     int status = CLI_GO;
 
     if (r->out && a->desc.type == ATTN_BF16)
         status = widen_bf16(&a->out);
-    if (status == CLI_GO && r->out)
-        status = save(r->out, &a->out);
-    if (status == CLI_GO && r->lse)
-        status = save(r->lse, &a->lse);
+    if (status != CLI_GO)
+        return status;
+    cli_progress("writing %s", r->out ? r->out : r->lse);
+    if (npy_save_all(r->out ? all : all + 1, r->out && r->lse ? 2 : 1, err, sizeof err))
+        status = cli_fail(CLI_BAD, "%s", err);
     return status;
 }
 
 void run_free(run_arrays *a)
 {
-    npy_free(&a->q);
-    npy_free(&a->k);
-    npy_free(&a->v);
-    npy_free(&a->lens);
+    for (int i = 0; i < RUN_INPUTS; i++)
+        npy_free(&a->in[i].array);
+    for (int i = 0; i < RUN_FILES; i++)
+        npy_free(&a->extra[i]);
     npy_free(&a->out);
     npy_free(&a->lse);
 }

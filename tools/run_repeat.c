@@ -15,12 +15,13 @@ typedef struct twin {
     char *bits; /* of an output: a later run's            */
 } twin;
 
-enum { N_TWINS = 6 };
+enum { N_TWINS = RUN_INPUTS + 2 + RUN_FILES };
 
 typedef struct session {
     attn_ctx *ctx;
     attn_plan *plan;
     attn_args args;
+    bool partial; /* rows of the outputs may belong to no query */
     twin twins[N_TWINS];
 } session;
 
@@ -39,9 +40,11 @@ static int no_memory(void)
     return cli_fail(CLI_NOTHING, "no memory for the repeated runs");
 }
 
-static int prepare(session *s, const char *variant, run_arrays *a, run_times *times)
+static int prepare(session *s, const run_request *r, run_arrays *a, run_times *times)
 {
-    const attn_options options = { .size = sizeof options, .variant = variant };
+    const attn_options options = { .size = sizeof options,
+                                   .variant = r->variant,
+                                   .splits = r->splits };
     attn_status st;
 
     cli_progress("planning");
@@ -95,7 +98,7 @@ static void describe_difference(const twin *t, int64_t run, run_times *times)
 }
 
 /* Outputs start as all zeros, then all ones, in turn: what a run leaves alone
- * differs from the run before. */
+ * differs from the run before. Where it may leave rows alone, always as zeros. */
 static attn_status run_once(session *s, int64_t run, run_times *times)
 {
     attn_status st = ATTN_OK;
@@ -104,7 +107,7 @@ static attn_status run_once(session *s, int64_t run, run_times *times)
         const twin *t = &s->twins[i];
         if (!t->bits || !t->host->data_bytes)
             continue;
-        memset(t->bits, run & 1 ? 0xff : 0, t->host->data_bytes);
+        memset(t->bits, (run & 1) && !s->partial ? 0xff : 0, t->host->data_bytes);
         st = attn_memory_upload(s->ctx, t->device->data, 0, t->bits, t->host->data_bytes);
     }
     if (st == ATTN_OK)
@@ -147,26 +150,40 @@ static int summarise(run_times *times)
     return CLI_GO;
 }
 
+static void list_twins(session *s, run_arrays *a)
+{
+    const twin fixed[] = {
+        { &a->args.q, &s->args.q, NULL, "--q", NULL },
+        { &a->args.k, &s->args.k, NULL, "--k", NULL },
+        { &a->args.v, &s->args.v, NULL, "--v", NULL },
+        { &a->args.o, &s->args.o, &a->out, "--out", NULL },
+        { &a->args.lse, &s->args.lse, &a->lse, "--lse", NULL },
+    };
+    enum { N_FIXED = sizeof fixed / sizeof fixed[0] };
+
+    memcpy(s->twins, fixed, sizeof fixed);
+    for (int i = 0; i < RUN_FILES; i++)
+        s->twins[N_FIXED + i] = (twin){
+            .host = (attn_tensor *)(void *)((char *)&a->args + run_files[i].tensor),
+            .device = (attn_tensor *)(void *)((char *)&s->args + run_files[i].tensor),
+            .option = run_files[i].option,
+        };
+}
+
 int run_repeat(attn_ctx *ctx, const run_request *request, run_arrays *a, int64_t runs,
                run_times *times)
 {
-    session s = { .ctx = ctx, .args = { .size = sizeof s.args } };
-    const twin twins[N_TWINS] = {
-        { &a->args.q, &s.args.q, NULL, "--q", NULL },
-        { &a->args.k, &s.args.k, NULL, "--k", NULL },
-        { &a->args.v, &s.args.v, NULL, "--v", NULL },
-        { &a->args.lens_kv, &s.args.lens_kv, NULL, "--kv-lens", NULL },
-        { &a->args.o, &s.args.o, &a->out, "--out", NULL },
-        { &a->args.lse, &s.args.lse, &a->lse, "--lse", NULL },
-    };
+    session s = { .ctx = ctx,
+                  .args = { .size = sizeof s.args },
+                  .partial = request->file[RUN_Q_LENS] || request->file[RUN_CU_Q] };
     attn_status st = ATTN_OK;
     int status;
 
     *times = (run_times){ .plan = NULL };
-    memcpy(s.twins, twins, sizeof twins);
+    list_twins(&s, a);
     if (!(times->ns = calloc((size_t)runs, sizeof *times->ns)))
         return no_memory();
-    status = prepare(&s, request->variant, a, times);
+    status = prepare(&s, request, a, times);
     for (int64_t run = 0; run < runs && status == CLI_GO && !times->differs[0]; run++) {
         cli_progress("run %lld of %lld", (long long)run + 1, (long long)runs);
         if ((st = run_once(&s, run, times)) != ATTN_OK)
