@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/faults_values.c: numbers of every size: products, scales, caps, sinks, the LSE
+ * (B huge values, F LSE, G sinks, P softcap and scale). */
+#include "tests/fault.h"
+
+/* B4: large f16 products do not overflow. */
+static void large_f16(const subject *who)
+{
+    trial t;
+
+    trial_make(&t, who, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk7,d128,lse");
+    fill(t.q, t.nq, 300);
+    fill(t.k, t.nk, 300);
+    for (int64_t e = 0; e < t.nv; e++)
+        t.v[e] = (float)(e / 128);
+    if (!rounds_scores(&t)) {
+        trial_run(&t);
+        for (int e = 0; e < 128; e++)
+            near(&t, "o", e, t.o[e], 3, 0);
+        near(&t, "lse", 0, t.lse[0], 1018235.7, 12);
+    }
+    trial_free(&t);
+}
+
+/* Sums of many large f16 values do not overflow either. */
+static void large_f16_sums(const subject *who)
+{
+    trial t;
+
+    trial_make(&t, who, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk40000,d8,lse");
+    fill(t.q, t.nq, 0);
+    fill(t.v, t.nv, 60000);
+    trial_run(&t);
+    for (int e = 0; e < 8; e++)
+        near(&t, "o", e, t.o[e], 60000, rounds_scores(&t) ? 64 : 0);
+    near(&t, "lse", 0, t.lse[0], log(40000), 2e-4);
+    trial_free(&t);
+}
+
+/* B8: equal scores in any number. */
+static void equal_scores(const subject *who)
+{
+    static const int64_t lens[] = { 1, 3, 1000, 65537 };
+
+    for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++) {
+        char problem[NAME_BYTES];
+        double mean = 0;
+        trial t;
+
+        snprintf(problem, sizeof problem, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk%lld,d4,lse",
+                 (long long)lens[i]);
+        trial_make(&t, who, problem);
+        fill(t.q, t.nq, 0);
+        for (int64_t j = 0; j < lens[i]; j++)
+            mean += (double)t.v[j * 4] / (double)lens[i];
+        trial_run(&t);
+        near(&t, "lse", 0, t.lse[0], log((double)lens[i]), 2e-5);
+        near(&t, "o", 0, t.o[0], mean, 2e-5);
+        trial_free(&t);
+    }
+}
+
+/* A weight of zero is zero: V of a far smaller score may be as large as it likes. */
+static void weights_of_zero(const subject *who)
+{
+    trial t;
+
+    trial_make(&t, who, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk300,d4,scale=1,lse");
+    fill(t.q, t.nq, 1);
+    fill(t.k, t.nk, -1e9f);
+    fill(t.k, 4, 0);
+    fill(t.v, t.nv, 1e38f);
+    fill(t.v, 4, 0.5f);
+    trial_run(&t);
+    for (int64_t i = 0; i < t.no; i++)
+        near(&t, "o", i, t.o[i], 0.5, 0);
+    trial_free(&t);
+}
+
+/* Any finite scale: the product with a small q must not overflow on the way. */
+static void huge_scales(const subject *who)
+{
+    static const struct {
+        float scale, q, k;
+    } cases[] = {
+        { 3e38f, 1e-19f, 1e-19f },
+        { 2.4e38f, 1e-38f, 1 },
+        { 1e10f, 1e30f, 1e-38f },
+        { -3e38f, 1e-19f, 1e-19f },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        trial t, want;
+
+        for (int r = 0; r < 2; r++) {
+            trial *x = r ? &want : &t;
+            trial_make(x, r ? &fault_oracle : who,
+                       "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk20,d16,scale=1,lse");
+            x->desc.scale = cases[i].scale;
+            for (int64_t e = 0; e < x->nq; e++)
+                x->q[e] *= cases[i].q;
+            for (int64_t e = 0; e < x->nk; e++)
+                x->k[e] *= cases[i].k;
+            trial_run(x);
+        }
+        for (int64_t e = 0; e < t.no; e++)
+            near(&t, "o", e, t.o[e], want.o[e], 1e-4);
+        for (int64_t e = 0; e < t.nlse; e++)
+            near(&t, "lse", e, t.lse[e], want.lse[e], 1e-4 * fmax(1, fabs(want.lse[e])));
+        trial_free(&t);
+        trial_free(&want);
+    }
+}
+
+/* P3: scales of the caller's, also 0 and negative. */
+static void scales(const subject *who)
+{
+    static const char *const words[] = { "1", "0.01", "10", "0", "-0.5" };
+
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        char problem[NAME_BYTES];
+        trial t;
+
+        snprintf(problem, sizeof problem,
+                 "softmax_fwd:f32,b1,hq2,hkv1,lq9,lk70,d16,scale=%s,lse", words[i]);
+        trial_make(&t, who, problem);
+        trial_compare(&t);
+        trial_free(&t);
+    }
+}
+
+/* P1, P2: the cap comes before the bias; a masked score is not capped into view. */
+static void cap_then_bias(const subject *who)
+{
+    trial t;
+
+    trial_make(&t, who, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk2,d8,softcap=1,bias=f32,lse");
+    fill(t.q, t.nq, 0);
+    t.bias[1] = -INFINITY;
+    fill(t.v, 8, 1);
+    fill(t.v + 8, 8, 1000);
+    trial_run(&t);
+    for (int e = 0; e < 8; e++)
+        near(&t, "o", e, t.o[e], 1, 0);
+    near(&t, "lse", 0, t.lse[0], 0, 0);
+    trial_free(&t);
+
+    trial_make(&t, who, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk2,d8,softcap=2,bias=f32,lse");
+    fill(t.q, t.nq, 0);
+    t.bias[0] = 5; /* capped with the score it would be 1.97 */
+    trial_run(&t);
+    near(&t, "lse", 0, t.lse[0], log(exp(5) + 1), 1e-5);
+    trial_compare(&t);
+    trial_free(&t);
+}
+
+/* The cap over tiles, of large scores, and of small ones that it hardly touches. */
+static void caps(const subject *who)
+{
+    static const char *const words[] = { "0.5", "2", "50", "1e6", "1e-3" };
+
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        char problem[NAME_BYTES];
+        trial t;
+
+        snprintf(
+            problem, sizeof problem,
+            "softmax_fwd:f32,b1,hq2,hkv1,lq20,lk140,d16,causal,align=br,softcap=%s,lse",
+            words[i]);
+        trial_make(&t, who, problem);
+        trial_compare(&t);
+        for (int64_t e = 0; e < t.nq; e++)
+            t.q[e] *= 100;
+        trial_compare(&t);
+        trial_free(&t);
+    }
+}
+
+/* P4, J1: what breaks a rule is refused before anything is planned. */
+static void test_what_is_invalid(void **state)
+{
+    static const struct {
+        float scale, softcap;
+        int64_t heads_q, heads_kv;
+        const char *says;
+    } cases[] = {
+        { 1, -1, 2, 2, "softcap" },       { 1, NAN, 2, 2, "softcap" },
+        { 1, INFINITY, 2, 2, "softcap" }, { NAN, 0, 2, 2, "scale" },
+        { INFINITY, 0, 2, 2, "scale" },   { 1, 0, 3, 2, "heads_q" },
+        { 1, 0, 33, 2, "heads_q" },       { 1, 0, 3, 0, "heads_kv" },
+    };
+
+    (void)state;
+    for (size_t d = 0; d < fault_devices; d++)
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            attn_plan *plan = NULL;
+            const attn_softmax_desc desc = { .size = sizeof desc,
+                                             .use = ATTN_USE_SCALE | ATTN_USE_SOFTCAP,
+                                             .type = ATTN_F32,
+                                             .batch = 1,
+                                             .heads_q = cases[i].heads_q,
+                                             .heads_kv = cases[i].heads_kv,
+                                             .len_q = 4,
+                                             .len_kv = 4,
+                                             .dim_qk = 8,
+                                             .scale = cases[i].scale,
+                                             .softcap = cases[i].softcap };
+            check_error(attn_plan_softmax(fault_ctx[d], &desc, &plan), ATTN_ERR_INVALID,
+                        cases[i].says);
+            assert_null(plan);
+        }
+}
+
+/* G1: the sink takes its share of the weights, and of the LSE. */
+static void sinks_take_their_share(const subject *who)
+{
+    static const struct {
+        int keys;
+        float sink;
+    } cases[] = { { 1, 0 },    { 4, 1 },   { 4, -2 },       { 130, 3 },
+                  { 1100, 7 }, { 4, 100 }, { 4, -INFINITY } };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const double n = cases[i].keys, s = (double)cases[i].sink;
+        char problem[NAME_BYTES];
+        trial t;
+
+        snprintf(problem, sizeof problem,
+                 "softmax_fwd:f32,b1,hq2,hkv1,lq3,lk%d,d8,sinks,lse", cases[i].keys);
+        /* a BLAS may add equal terms one by one, and round each sum the same way */
+        const double slack = who->traits & ATTN_TRAIT_VENDOR ? 2e-5 : 2e-6;
+
+        trial_make(&t, who, problem);
+        fill(t.q, t.nq, 0);
+        fill(t.v, t.nv, 1);
+        t.sinks[0] = cases[i].sink;
+        t.sinks[1] = -1;
+        trial_run(&t);
+        for (int r = 0; r < 6; r++) {
+            const double sink = r < 3 ? s : -1;
+            near(&t, "o", r * 8, t.o[r * 8], n / (n + exp(sink)), slack);
+            near(&t, "lse", r, t.lse[r], log(n + exp(sink)), 2e-5);
+        }
+        trial_free(&t);
+    }
+}
+
+/* F3, H1: a sink far above all scores, and no keys at all. */
+static void sinks_alone(const subject *who)
+{
+    trial t;
+
+    trial_make(&t, who, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk4,d8,sinks,lse");
+    fill(t.q, t.nq, 0);
+    t.sinks[0] = 100;
+    trial_run(&t);
+    for (int e = 0; e < 16; e++)
+        near(&t, "o", e, t.o[e], 0, 1e-40);
+    near(&t, "lse", 0, t.lse[0], 100, 1e-5);
+    t.args.k.size[2] = t.args.v.size[2] = 0;
+    t.sinks[0] = 0.5f;
+    trial_run(&t);
+    row_is_empty(&t, 0, 0.5f);
+    row_is_empty(&t, 1, 0.5f);
+    trial_free(&t);
+
+    if (!takes(who, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk0,d8,sinks,lse"))
+        return;
+    trial_make(&t, who, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk0,d8,sinks,lse");
+    t.sinks[0] = 0.5f;
+    trial_run(&t);
+    row_is_empty(&t, 0, 0.5f);
+    row_is_empty(&t, 1, 0.5f);
+    trial_free(&t);
+}
+
+/* G2, F1: split in any number of pieces, the sink counts once; the LSE is one and the
+ * same in all variants. */
+static void splits(const subject *who)
+{
+    static const char *const problems[] = {
+        "softmax_fwd:f32,b1,hq8,hkv2,lq1,lk1025,d32,lse",
+        "softmax_fwd:f32,b1,hq8,hkv2,lq1,lk1025,d32,sinks,lse",
+        "softmax_fwd:f32,b2,hq4,hkv2,lq3,lk700,d16,causal,align=br,window=333:0,sinks,lse",
+        "softmax_fwd:f32,b1,hq2,hkv1,lq1,lk5,d8,sinks,lse",
+    };
+    static const int pieces[] = { 0, 1, 2, 7, 64 };
+
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
+        for (size_t p = 0; p < sizeof pieces / sizeof pieces[0] && takes(who, problems[i]);
+             p++) {
+            trial t;
+
+            trial_make(&t, who, problems[i]);
+            if (t.sinks)
+                fill(t.sinks, t.desc.heads_q, 2);
+            t.options.splits = pieces[p];
+            trial_compare(&t);
+            trial_free(&t);
+        }
+}
+
+/* K2: no jump where a path might change. */
+static void lengths_around_1024(const subject *who)
+{
+    for (int lk = 1023; lk <= 1025; lk++) {
+        char problem[NAME_BYTES];
+        trial t;
+
+        snprintf(problem, sizeof problem, "softmax_fwd:f32,b1,hq8,hkv2,lq1,lk%d,d32,lse",
+                 lk);
+        trial_make(&t, who, problem);
+        trial_compare(&t);
+        trial_free(&t);
+    }
+}
+
+EACH(large_f16, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk7,d128,lse")
+EACH(large_f16_sums, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk40000,d8,lse")
+EACH(equal_scores, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk65537,d4,lse")
+EACH(weights_of_zero, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk300,d4,lse")
+EACH(huge_scales, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk20,d16,scale=1,lse")
+EACH(scales, "softmax_fwd:f32,b1,hq2,hkv1,lq9,lk70,d16,scale=1,lse")
+EACH(cap_then_bias, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk2,d8,softcap=1,bias=f32,lse")
+EACH(caps, "softmax_fwd:f32,b1,hq2,hkv1,lq20,lk140,d16,causal,align=br,softcap=2,lse")
+EACH(sinks_take_their_share, "softmax_fwd:f32,b1,hq2,hkv1,lq3,lk1100,d8,sinks,lse")
+EACH(sinks_alone, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk4,d8,sinks,lse")
+EACH(splits, "softmax_fwd:f32,b1,hq8,hkv2,lq1,lk1025,d32,lse")
+EACH(lengths_around_1024, "softmax_fwd:f32,b1,hq8,hkv2,lq1,lk1025,d32,lse")
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_large_f16),
+        cmocka_unit_test(test_large_f16_sums),
+        cmocka_unit_test(test_equal_scores),
+        cmocka_unit_test(test_weights_of_zero),
+        cmocka_unit_test(test_huge_scales),
+        cmocka_unit_test(test_scales),
+        cmocka_unit_test(test_cap_then_bias),
+        cmocka_unit_test(test_caps),
+        cmocka_unit_test(test_what_is_invalid),
+        cmocka_unit_test(test_sinks_take_their_share),
+        cmocka_unit_test(test_sinks_alone),
+        cmocka_unit_test(test_splits),
+        cmocka_unit_test(test_lengths_around_1024),
+    };
+
+    return FAULTS_RUN(tests);
+}
