@@ -80,7 +80,7 @@ static void selectors(void **state)
         { "opencl:99999999999999999999", ATTN_ERR_INVALID, "opencl:N" },
         { "host:1", ATTN_ERR_NO_DEVICE, "host has 1 device" },
         { "opencl:99", ATTN_ERR_NO_DEVICE, "opencl has" },
-        { "cuda:0", ATTN_ERR_NO_DEVICE, "no CUDA back end" },
+        { "cuda:99", ATTN_ERR_NO_DEVICE, "cuda has" },
     };
     attn_device_info info;
     attn_ctx *ctx = NULL;
@@ -190,11 +190,11 @@ static void check_variants(attn_ctx *ctx, const char *problem)
 
     check_ok(attn_softmax_parse(problem, &desc));
     check_ok(attn_softmax_variants(ctx, &desc, list, 16, &n));
-    assert_in_range(n, 2, 16);
+    assert_in_range(n, 1, 16);
     for (size_t i = 0; i < n; i++) {
         const attn_options o = { .size = sizeof o, .variant = list[i].name };
 
-        assert_true(!list[i].applicable == !!list[i].reason[0]);
+        assert_true(list[i].applicable || list[i].reason[0]);
         if (list[i].applicable)
             check_ok(attn_plan_softmax_with(ctx, &desc, &o, &plan));
         else

@@ -74,7 +74,7 @@ static const struct text_field {
 #field, label, offsetof(attn_device_info, field) \
     }
     TEXT(name, "name"),     TEXT(vendor, "vendor"),    TEXT(platform, "platform"),
-    TEXT(driver, "driver"), TEXT(isa, "instructions"),
+    TEXT(driver, "driver"), TEXT(isa, "instructions"), TEXT(blas, "BLAS"),
 #undef TEXT
 };
 
@@ -267,7 +267,9 @@ static int explain(const request *r, attn_ctx *ctx, const attn_softmax_desc *des
         cli_json_text(document, "version", attn_version());
         cli_json_text(document, "device", info.selector);
     }
-    status = cli_explain(ctx, desc, r->variant, document);
+    status = cli_explain(
+        ctx, desc, &(attn_options){ .size = sizeof(attn_options), .variant = r->variant },
+        document);
     if (document) {
         const int printed = cli_json_print(document);
         status = printed == CLI_GO ? status : printed;

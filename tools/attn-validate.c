@@ -10,6 +10,7 @@
 #include "misuse.h"
 #include "oracle.h"
 #include "report.h"
+#include "stress.h"
 #include "timing.h"
 #include "validate.h"
 
@@ -21,6 +22,7 @@ enum {
     OPT_SEED,
     OPT_ROUNDS,
     OPT_REPEAT,
+    OPT_STRESS,
     OPT_MAX_WORK,
     OPT_MARKDOWN,
     OPT_JUNIT
@@ -50,6 +52,11 @@ static const cli_option options[] = {
       .key = OPT_REPEAT,
       .value = "N",
       .about = "runs that must agree in every bit; default 3" },
+    { .name = "stress",
+      .key = OPT_STRESS,
+      .value = "N",
+      .about = "runs in the checks of threads, queues and contexts; 0: without these "
+               "checks; default 100" },
     { .name = "max-work",
       .key = OPT_MAX_WORK,
       .value = "GFLOP",
@@ -66,7 +73,7 @@ typedef struct settings {
     case_list cases;
     const char *only[MAX_ONLY];
     int n_only;
-    int64_t seed, rounds, repeat;
+    int64_t seed, rounds, repeat, stress;
     double max_work;
     bool markdown, files, texts; /* --cases, and problems as arguments, were given */
     const char *junit;
@@ -88,6 +95,7 @@ static int take(void *to, int key, const char *value)
     case OPT_SEED: return cli_integer("--seed", value, 0, INT64_MAX, &s->seed);
     case OPT_ROUNDS: return cli_integer("--rounds", value, 1, 1000, &s->rounds);
     case OPT_REPEAT: return cli_integer("--repeat", value, 1, 1000000, &s->repeat);
+    case OPT_STRESS: return cli_integer("--stress", value, 0, 1000000, &s->stress);
     case OPT_MAX_WORK:
         status = cli_number("--max-work", value, &s->max_work);
         return status == CLI_GO && s->max_work <= 0
@@ -108,8 +116,8 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
             "Runs every variant that takes a problem, on every device found, against a\n"
             "double-precision oracle: random and adversarial inputs, many layouts, "
             "poisoned\n"
-            "memory, repeated runs, wrong calls; and compares the devices with each "
-            "other.\n"
+            "memory, repeated runs, wrong calls, threads; and compares the devices with "
+            "each\nother.\n"
             "A problem is a text such as "
             "softmax_fwd:f32,b2,hq4,hkv2,lq33,lk65,d64,causal.\n"
             "--device takes one selector, or several with commas between; default: all.",
@@ -118,7 +126,8 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
     };
     int status;
 
-    *s = (settings){ .seed = 1, .rounds = 4, .repeat = 3, .max_work = 1e300 };
+    *s =
+        (settings){ .seed = 1, .rounds = 4, .repeat = 3, .stress = 100, .max_work = 1e300 };
     status = cli_parse(&tool, argc, argv, common, s);
     if (status == CLI_GO && common->json && s->markdown)
         status = cli_fail(CLI_BAD, "--json and --markdown exclude each other; give one");
@@ -131,27 +140,42 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
     return status;
 }
 
+static int open_one(report *r, const char *name)
+{
+    report_device *d = &r->device[r->n_devices];
+    attn_status st;
+
+    if (r->n_devices == MAX_DEVICES)
+        return cli_fail(CLI_BAD, "--device names more than %d devices", MAX_DEVICES);
+    st = attn_ctx_create(name, &d->ctx);
+    if (st == ATTN_OK)
+        st = attn_ctx_info(d->ctx, &d->info);
+    if (st != ATTN_OK)
+        return cli_fail_attn(st, "--device");
+    r->n_devices++;
+    return CLI_GO;
+}
+
 /* Opens the devices of a list "host,opencl:1". */
 static int open_named(report *r, const char *list)
 {
-    while (*list) {
-        const size_t n = strcspn(list, ",");
-        report_device *d = &r->device[r->n_devices];
-        char name[64];
-        attn_status st;
+    int status = CLI_GO;
 
+    while (status == CLI_GO) {
+        const size_t n = strcspn(list, ",");
+        char name[64];
+
+        if (!n)
+            return cli_fail(CLI_BAD,
+                            "--device has an empty name in its list; want selectors with "
+                            "one comma between, such as host,opencl:0");
         snprintf(name, sizeof name, "%.*s", (int)n, list);
-        list += n + (list[n] == ',');
-        if (r->n_devices == MAX_DEVICES)
-            return cli_fail(CLI_BAD, "--device names more than %d devices", MAX_DEVICES);
-        st = attn_ctx_create(name, &d->ctx);
-        if (st == ATTN_OK)
-            st = attn_ctx_info(d->ctx, &d->info);
-        if (st != ATTN_OK)
-            return cli_fail_attn(st, "--device");
-        r->n_devices++;
+        status = open_one(r, name);
+        if (!list[n])
+            break;
+        list += n + 1;
     }
-    return r->n_devices ? CLI_GO : cli_fail(CLI_BAD, "--device names no device");
+    return status;
 }
 
 /* Opens all devices; one that is listed but cannot be opened is a failure. */
@@ -171,7 +195,7 @@ static int open_all(report *r)
         if (attn_ctx_create(info[i].selector, &d->ctx) != ATTN_OK) {
             record one = { .device = r->n_devices,
                            .variant = REPORT_CALLS,
-                           .text = "open the device",
+                           .text = (char *)"open the device",
                            .type = ATTN_F32,
                            .outcome = OUTCOME_FAILED,
                            .what = (char *)attn_last_error() };
@@ -233,7 +257,7 @@ static void take_misuse(void *to, const char *name, const char *wrong)
     misuse_to *m = to;
     const record one = { .device = m->device,
                          .variant = REPORT_CALLS,
-                         .text = name,
+                         .text = (char *)name,
                          .type = ATTN_F32,
                          .outcome = wrong ? OUTCOME_FAILED : OUTCOME_PASSED,
                          .seconds = timing_now() - m->start,
@@ -252,8 +276,15 @@ static void run_all(report *r, const settings *s, attn_ctx *truth)
     for (int d = 0; d < r->n_devices; d++) {
         misuse_to to = { r, d, timing_now() };
         cli_progress("wrong calls on %s", r->device[d].info.selector);
-        if (r->device[d].ctx)
-            misuse_run(r->device[d].ctx, r->seed, take_misuse, &to);
+        if (!r->device[d].ctx)
+            continue;
+        misuse_run(r->device[d].ctx, truth, r->seed, take_misuse, &to);
+        if (s->stress)
+            stress_run(&(stress){ .report = r,
+                                  .device = d,
+                                  .runs = (int)s->stress,
+                                  .only = s->only,
+                                  .n_only = s->n_only });
     }
     for (size_t i = 0; i < s->cases.n; i++) {
         cli_progress("problem %zu of %zu, %zu failed: %s", i + 1, s->cases.n,
@@ -288,8 +319,8 @@ static int tell(const report *r, const settings *s, const cli_common *common)
     if (report_any(r))
         return CLI_OK;
     return cli_fail(CLI_NOTHING,
-                    "nothing could run: every variant said no, or --max-work is "
-                    "too small");
+                    "nothing could run: every variant said no, memory was out, or "
+                    "--max-work is too small");
 }
 
 int main(int argc, char **argv)

@@ -9,10 +9,13 @@
 
 static const struct {
     double norm, lse_part, lse_least;
+    double unit;  /* what a number rounded to the type is off by, of itself */
+    double least; /* ... or at least. In f32 a weight below 2^-126 may vanish: times
+                   * all values this is less */
 } tolerances[] = {
-    [ATTN_F32] = { 2e-6, 1e-5, 1e-6 },
-    [ATTN_F16] = { 1e-3, 1e-6, 1e-3 },
-    [ATTN_BF16] = { 8e-3, 1e-6, 1e-3 },
+    [ATTN_F32] = { 2e-6, 1e-5, 1e-6, 0, 0x1p-96 },
+    [ATTN_F16] = { 1e-3, 1e-6, 1e-3, 0x1p-11, 0x1p-24 },
+    [ATTN_BF16] = { 8e-3, 1e-6, 1e-3, 0x1p-8, 0x1p-96 },
 };
 
 enum {
@@ -23,9 +26,9 @@ enum {
 /* One head under comparison. */
 typedef struct head {
     const inputs *in;
-    int64_t b, h, len;
+    int64_t b, h;
     double allowed; /* relative, of the norm            */
-    double score;   /* what an f32 score may be off by  */
+    double score;   /* what a score may be off by       */
     bool moderate;  /* |s| <= COMPARE_SCORES            */
     comparison *out;
 } head;
@@ -81,7 +84,8 @@ static void compare_row(const head *x, int64_t i, const float *o, const float *r
         norm2 += (double)ref[e] * (double)ref[e];
         terms2 += (double)terms[e] * (double)terms[e];
     }
-    allowed = ELEMENT * x->allowed * size_of(norm2, terms2, dv) / sqrt((double)dv);
+    allowed = ELEMENT * x->allowed * size_of(norm2, terms2, dv) / sqrt((double)dv) +
+              tolerances[x->in->desc.type].least;
     for (int64_t e = 0; e < dv; e++) {
         const double error = fabs((double)o[e] - (double)ref[e]);
         sums[0] += error * error;
@@ -97,9 +101,10 @@ static void compare_row(const head *x, int64_t i, const float *o, const float *r
 static void compare_lse(const head *x, int64_t i, double have, double want, bool empty)
 {
     const attn_type type = x->in->desc.type;
+    const double none = x->in->sinks ? (double)x->in->sinks[x->h] : -INFINITY;
 
-    if (empty ? have != -INFINITY : !isfinite(have))
-        note_wrong(x, "LSE", i, -1, have, empty ? -INFINITY : want);
+    if (empty ? have != none : !isfinite(have))
+        note_wrong(x, "LSE", i, -1, have, empty ? none : want);
     else if (!empty)
         note(x, fabs(have - want),
              tolerances[type].lse_part * fabs(want) + tolerances[type].lse_least + x->score,
@@ -110,12 +115,12 @@ static void compare_head(const head *x, const oracle *ref, const float *o, const
 {
     const attn_softmax_desc *d = &x->in->desc;
     const int64_t first = (x->b * d->heads_q + x->h) * d->len_q, dv = visible_dim_v(d);
+    const visible_batch batch = visible_batch_of(x->in, x->b);
     double sums[3] = { 0 }, size, error; /* squares of errors, reference, terms */
     int64_t rows = 0;
 
-    for (int64_t i = 0; i < d->len_q; i++) {
-        const visible_keys seen = visible_of(d, x->len, i);
-        const bool empty = seen.first == seen.end;
+    for (int64_t i = 0; i < batch.queries; i++) {
+        const bool empty = !visible_any(x->in, &batch, x->b, x->h, i);
         const int64_t n = first + i;
 
         if (lse)
@@ -132,28 +137,32 @@ static void compare_head(const head *x, const oracle *ref, const float *o, const
         return;
     size = size_of(sums[1], sums[2], rows * dv);
     error = sqrt(sums[0]);
-    if (!(error / size <= x->out->norm) && size > 0 && x->moderate)
+    if (!(error / size <= x->out->norm) && x->moderate &&
+        size > tolerances[d->type].least * sqrt((double)(rows * dv)) / x->allowed)
         x->out->norm = error / size;
-    note(x, isfinite(error) ? error : INFINITY, x->allowed * size, NULL, 0, 0, 0, 0);
+    note(x, isfinite(error) ? error : INFINITY,
+         x->allowed * size + tolerances[d->type].least * sqrt((double)(rows * dv)), NULL, 0,
+         0, 0, 0);
 }
 
 void compare(const inputs *in, const oracle *ref, const float *o, const float *lse,
-             comparison *out)
+             bool rounded, comparison *out)
 {
     const attn_softmax_desc *d = &in->desc;
 
     *out = (comparison){ 0 };
     for (int64_t b = 0; b < d->batch; b++)
         for (int64_t h = 0; h < d->heads_q; h++) {
-            const double most = ref->score[b * d->heads_q + h], score = 4 * 0x1p-24 * most;
-            const head x = { in,
-                             b,
-                             h,
-                             visible_len(d, in->lens, b),
-                             tolerances[d->type].norm + score,
-                             score,
-                             most <= COMPARE_SCORES,
-                             out };
+            const double most = ref->score[b * d->heads_q + h];
+            const double off = rounded ? tolerances[d->type].unit * most : 0;
+            const double score = 4 * 0x1p-24 * most;
+            const head x = { .in = in,
+                             .b = b,
+                             .h = h,
+                             .allowed = tolerances[d->type].norm + score + 2 * off,
+                             .score = score + off,
+                             .moderate = most <= COMPARE_SCORES,
+                             .out = out };
             compare_head(&x, ref, o, lse);
         }
 }

@@ -6,9 +6,14 @@
  *     ||O - ref|| <= (tolerance + 4 * 2^-24 * max|s|) * ||ref||
  *
  * with tolerance 2e-6 for f32, 1e-3 for f16, 8e-3 for bf16; a single element may be
- * off by 20 times its row's share of that. LSE is within 1e-5 |LSE| + 1e-6 for f32
- * and 1e-6 |LSE| + 1e-3 otherwise, and the same 4 * 2^-24 * max|s|. Rows that see no
- * key are exactly 0 and -inf; all others are finite. */
+ * off by 20 times its row's share of that, and by 2^-24 for f16, 2^-96
+ * otherwise: what underflows. LSE is within 1e-5 |LSE| + 1e-6 for f32
+ * and 1e-6 |LSE| + 1e-3 otherwise, and the same 4 * 2^-24 * max|s|. Variants that round
+ * their scores to the type (ATTN_TRAIT_ROUNDED) are a class of their own: a score may be
+ * off by u * max|s|, u = 2^-11 for f16 and 2^-8 for bf16, so that a weight may be off by
+ * that part of itself and their sum too: 2 * u * max|s| is added to the tolerance, and
+ * u * max|s| to that of the LSE. Rows that see no
+ * key are exactly 0, and -inf or the sink; all others are finite. */
 #ifndef ATTN_TOOLS_COMPARE_H
 #define ATTN_TOOLS_COMPARE_H
 
@@ -26,9 +31,10 @@ typedef struct comparison {
     char what[256];     /* the worst failure, with indices and values; "": none      */
 } comparison;
 
-/* `o` [rows, Dv] and `lse` [rows] are the results, either NULL if not there. */
+/* `o` [rows, Dv] and `lse` [rows] are the results, either NULL if not there; `rounded`:
+ * of a variant that rounds its scores. */
 void compare(const inputs *in, const oracle *ref, const float *o, const float *lse,
-             comparison *out);
+             bool rounded, comparison *out);
 
 /* Worst ||a - b|| / ||b|| of a head with |s| <= COMPARE_SCORES, both results for `in`. */
 double compare_results(const inputs *in, const oracle *ref, const float *a, const float *b);

@@ -9,8 +9,8 @@
 #include "npy.h"
 #include "visible.h"
 
-/* Streams of the generator, one for each purpose. */
-enum { STREAM_Q, STREAM_K, STREAM_V, STREAM_ROW, STREAM_LEN };
+/* Streams of the generator, one for each purpose; the other files begin at 10. */
+enum { STREAM_Q, STREAM_K, STREAM_V, STREAM_ROW };
 
 const char *input_kind_name(input_kind kind)
 {
@@ -97,47 +97,6 @@ static void fill(const inputs *in, float *to, int stream, int64_t heads, int64_t
     }
 }
 
-/* Lengths: all of the ordinary ones, those at the ends, one past a tile, and some
- * that a kernel must clamp. */
-static void fill_lens(inputs *in, uint64_t seed)
-{
-    const int64_t first = (int64_t)(random_bits(seed, STREAM_LEN, 0) % 8);
-    const int64_t lk = in->desc.len_kv;
-
-    for (int64_t b = 0; b < in->desc.batch; b++) {
-        const uint64_t bits = random_bits(seed, STREAM_LEN, (uint64_t)b + 1);
-        const int64_t tile = (int64_t)8 << (bits >> 32) % 4;
-        const int64_t n[8] = {
-            lk,
-            0,
-            (int64_t)(bits % (uint64_t)(lk + 1)),
-            1,
-            tile + 1 < lk ? tile + 1 : lk / 2,
-            bits & 1u << 31 ? lk + 3 : INT32_MAX,
-            lk / 2,
-            bits & 1u << 31 ? -5 : INT32_MIN,
-        };
-        const int64_t len = n[(first + b) % 8];
-        in->lens[b] = (int32_t)(len > INT32_MAX ? INT32_MAX : len);
-    }
-}
-
-/* Sets `seen` to what the union over all queries of a batch is. */
-static void mark_seen(inputs *in)
-{
-    for (int64_t b = 0; b < in->desc.batch; b++) {
-        const int64_t len = visible_len(&in->desc, in->lens, b);
-        int64_t marked = 0; /* ranges only move upwards with i */
-
-        for (int64_t i = 0; i < in->desc.len_q; i++) {
-            const visible_keys keys = visible_of(&in->desc, len, i);
-            for (int64_t j = keys.first > marked ? keys.first : marked; j < keys.end; j++)
-                in->seen[b * in->desc.len_kv + j] = 1;
-            marked = keys.end > marked ? keys.end : marked;
-        }
-    }
-}
-
 static bool allocate(inputs *in)
 {
     const attn_softmax_desc *d = &in->desc;
@@ -145,29 +104,121 @@ static bool allocate(inputs *in)
     in->q = array(d->batch * d->heads_q, d->len_q, d->dim_qk, sizeof(float));
     in->k = array(d->batch * d->heads_kv, d->len_kv, d->dim_qk, sizeof(float));
     in->v = array(d->batch * d->heads_kv, d->len_kv, visible_dim_v(d), sizeof(float));
-    in->seen = array(d->batch, d->len_kv, 1, 1);
-    if (d->use & ATTN_USE_LENS_KV)
-        in->lens = array(d->batch, 1, 1, sizeof(int32_t));
-    if (in->q && in->k && in->v && in->seen && (in->lens || !(d->use & ATTN_USE_LENS_KV)))
-        return true;
-    inputs_free(in);
-    return false;
+    in->seen = array(d->batch, d->heads_kv, d->len_kv, 1);
+    return in->q && in->k && in->v && in->seen;
 }
 
-bool inputs_make(inputs *in, const attn_softmax_desc *desc, input_kind kind,
-                 bool same_heads, uint64_t seed)
+bool inputs_make(inputs *in, const attn_softmax_desc *desc, input_how how, uint64_t seed)
 {
-    *in = (inputs){ .desc = *desc, .kind = kind };
-    if (!allocate(in))
+    const attn_softmax_desc *d = desc;
+
+    *in = (inputs){ .desc = *desc, .kind = how.kind };
+    if (!allocate(in) || !inputs_make_lists(in, &how, seed)) {
+        inputs_free(in);
         return false;
-    fill(in, in->q, STREAM_Q, desc->heads_q, desc->len_q, desc->dim_qk, false, seed);
-    fill(in, in->k, STREAM_K, desc->heads_kv, desc->len_kv, desc->dim_qk, same_heads, seed);
-    fill(in, in->v, STREAM_V, desc->heads_kv, desc->len_kv, visible_dim_v(desc), same_heads,
+    }
+    fill(in, in->q, STREAM_Q, d->heads_q, d->len_q, d->dim_qk, false, seed);
+    fill(in, in->k, STREAM_K, d->heads_kv, d->len_kv, d->dim_qk, how.same_heads, seed);
+    fill(in, in->v, STREAM_V, d->heads_kv, d->len_kv, visible_dim_v(d), how.same_heads,
          seed);
-    if (in->lens)
-        fill_lens(in, seed);
-    mark_seen(in);
+    if (!inputs_make_terms(in, &how, seed)) {
+        inputs_free(in);
+        return false;
+    }
+    inputs_mark(in, &how);
     return true;
+}
+
+/* The part of a broadcast array that belongs to batch b and heads h .. h + n - 1. */
+static void *cut_pairs(const void *from, const int64_t size[4], int64_t out[4], int64_t b,
+                       int64_t h, int64_t n, size_t bytes)
+{
+    const int64_t plane = size[2] * size[3], heads = size[1] == 1 ? 1 : n;
+    const int64_t first = (size[0] == 1 ? 0 : b) * size[1] + (size[1] == 1 ? 0 : h);
+    void *to = array(heads, plane, 1, bytes);
+
+    out[0] = 1;
+    out[1] = heads;
+    out[2] = size[2];
+    out[3] = size[3];
+    if (to && heads * plane > 0)
+        memcpy(to, (const char *)from + (size_t)(first * plane) * bytes,
+               (size_t)(heads * plane) * bytes);
+    return to;
+}
+
+static bool cut_terms(inputs *out, const inputs *in, int64_t b, int64_t h, int64_t n)
+{
+    if (in->bias) {
+        out->bias = cut_pairs(in->bias, in->bias_size, out->bias_size, b, h, n, 4);
+        out->bias_used =
+            cut_pairs(in->bias_used, in->bias_size, out->bias_size, b, h, n, 1);
+    }
+    if (in->mask)
+        out->mask = cut_pairs(in->mask, in->mask_size, out->mask_size, b, h, n, 1);
+    if (in->alibi)
+        out->alibi = cut_pairs(in->alibi, in->alibi_size, out->alibi_size, b, h, n, 4);
+    if (in->sinks)
+        out->sinks = array(n, 1, 1, sizeof(float));
+    if (in->sinks && out->sinks)
+        memcpy(out->sinks, in->sinks + h, (size_t)n * sizeof(float));
+    return (!in->bias || (out->bias && out->bias_used)) && (!in->mask || out->mask) &&
+           (!in->alibi || out->alibi) && (!in->sinks || out->sinks);
+}
+
+/* One sequence of that many tokens, after the first one of the buffer. */
+static int32_t *cut_boundaries(int64_t tokens)
+{
+    int32_t *cu = calloc(2, sizeof *cu);
+
+    if (cu) {
+        cu[0] = 1;
+        cu[1] = (int32_t)(1 + tokens);
+    }
+    return cu;
+}
+
+/* Its pages in descending order. */
+static int32_t *cut_table(int64_t blocks)
+{
+    int32_t *table = calloc((size_t)blocks + 1, sizeof *table);
+
+    for (int64_t i = 0; table && i < blocks; i++)
+        table[i] = (int32_t)(blocks - 1 - i);
+    return table;
+}
+
+static int32_t *cut_vector(const int32_t *from, int64_t b)
+{
+    int32_t *to = calloc(1, sizeof *to);
+
+    if (to)
+        *to = from[b];
+    return to;
+}
+
+static bool cut_lists(inputs *out, const inputs *in, int64_t b)
+{
+    const visible_batch x = visible_batch_of(in, b);
+
+    if (in->cu_q)
+        out->cu_q = cut_boundaries(x.tokens_q);
+    if (in->cu_k)
+        out->cu_k = cut_boundaries(x.tokens_k);
+    if (in->table)
+        out->table = cut_table(in->blocks);
+    if (in->lens)
+        out->lens = cut_vector(in->lens, b);
+    if (in->lens_q)
+        out->lens_q = cut_vector(in->lens_q, b);
+    if (in->offsets)
+        out->offsets = cut_vector(in->offsets, b);
+    out->tokens_q = in->cu_q ? x.tokens_q + 2 : 0;
+    out->tokens_k = in->cu_k ? x.tokens_k + 2 : 0;
+    out->pages = out->blocks = in->blocks;
+    return (!in->cu_q || out->cu_q) && (!in->cu_k || out->cu_k) &&
+           (!in->table || out->table) && (!in->lens || out->lens) &&
+           (!in->lens_q || out->lens_q) && (!in->offsets || out->offsets);
 }
 
 bool inputs_cut(inputs *out, const inputs *in, int64_t b, int64_t kvh)
@@ -180,26 +231,26 @@ bool inputs_cut(inputs *out, const inputs *in, int64_t b, int64_t kvh)
     *out = (inputs){ .desc = *d, .kind = in->kind };
     out->desc.batch = out->desc.heads_kv = 1;
     out->desc.heads_q = group;
-    if (!allocate(out))
+    if (!allocate(out) || !cut_lists(out, in, b) ||
+        !cut_terms(out, in, b, kvh * group, group)) {
+        inputs_free(out);
         return false;
+    }
     memcpy(out->q, in->q + (b * d->heads_q + kvh * group) * q_head,
            (size_t)(group * q_head) * sizeof(float));
     memcpy(out->k, in->k + kv * k_head, (size_t)k_head * sizeof(float));
     memcpy(out->v, in->v + kv * v_head, (size_t)v_head * sizeof(float));
-    memcpy(out->seen, in->seen + b * d->len_kv, (size_t)d->len_kv);
-    if (in->lens)
-        out->lens[0] = in->lens[b];
+    memcpy(out->seen, in->seen + kv * d->len_kv, (size_t)d->len_kv);
     return true;
 }
 
 void inputs_free(inputs *in)
 {
-    free(in->q);
-    free(in->k);
-    free(in->v);
-    free(in->lens);
-    free(in->seen);
-    in->q = in->k = in->v = NULL;
-    in->lens = NULL;
-    in->seen = NULL;
+    void *const all[] = { in->q,    in->k,     in->v,     in->lens, in->lens_q,
+                          in->cu_q, in->cu_k,  in->table, in->bias, in->offsets,
+                          in->mask, in->alibi, in->sinks, in->seen, in->bias_used };
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        free(all[i]);
+    *in = (inputs){ .desc = in->desc };
 }

@@ -156,7 +156,7 @@ static attn_status measure_plan(trial *t, double min_time, const yardsticks *aga
         st = time_enqueue(t, m);
     if (st != ATTN_OK)
         return st;
-    m->gflop_s = visible_flop(&t->in->desc, NULL) / m->ms / 1e6;
+    m->gflop_s = visible_flop(&t->in->desc) / m->ms / 1e6;
     m->gb_s = tensor_bytes(&t->in->desc) / m->ms / 1e6;
     m->gemm_ratio = m->gflop_s / m->gemm_gflop_s; /* NAN without one */
     m->read_ratio = m->gb_s / m->read_gb_s;
@@ -192,14 +192,11 @@ void measure(attn_ctx *ctx, const attn_softmax_desc *desc, const char *variant,
     }
     m->plan[strcspn(m->plan, " ")] = '\0';
     t.plan = plan;
-    if (!inputs_make(&in, desc, INPUT_NORMAL, false, 1)) {
+    if (!inputs_make(&in, desc, (input_how){ .full = true }, 1)) {
         m->status = ATTN_ERR_NO_MEMORY;
         snprintf(m->why, sizeof m->why, "no memory for the inputs");
         goto done;
     }
-    for (int64_t b = 0; in.lens && b < desc->batch; b++)
-        in.lens[b] = (int32_t)desc->len_kv;
-    memset(in.seen, 1, (size_t)(desc->batch * desc->len_kv));
     if (!trial_open(&t)) {
         m->status = ATTN_ERR_NO_MEMORY;
         snprintf(m->why, sizeof m->why, "%s", t.what);

@@ -1,31 +1,35 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/misuse.c: the table of mistakes, and what must come of them. */
+/* tools/misuse.c: mistakes in planning: a table of them, and what must come of each. */
 #include "misuse.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "inputs.h"
-#include "trial.h"
-
-/* What every mistake starts from: a call that is right. */
-static attn_softmax_desc right(void)
+attn_softmax_desc misuse_problem(misuse_base base)
 {
+    static const uint32_t use[MISUSE_BASES] = {
+        [MISUSE_PLAIN] = ATTN_USE_LENS_KV,
+        [MISUSE_TERMS] = ATTN_USE_BIAS | ATTN_USE_MASK | ATTN_USE_ALIBI | ATTN_USE_SINKS |
+                         ATTN_USE_LENS_Q | ATTN_USE_OFFSETS | ATTN_USE_CAUSAL,
+        [MISUSE_PACKED] = ATTN_USE_PACKED_Q | ATTN_USE_PACKED_K,
+        [MISUSE_PAGES] = ATTN_USE_PAGES | ATTN_USE_LENS_KV,
+    };
+
     return (attn_softmax_desc){
         .size = sizeof(attn_softmax_desc),
-        .use = ATTN_USE_LENS_KV | ATTN_USE_LSE,
+        .use = use[base] | ATTN_USE_LSE,
         .type = ATTN_F32,
-        .batch = 1,
+        .type_bias = ATTN_F32,
+        .batch = base == MISUSE_PLAIN ? 1 : 3,
         .heads_q = 2,
         .heads_kv = 2,
         .len_q = 5,
         .len_kv = 7,
         .dim_qk = 16,
+        .page_size = 3,
     };
 }
-
-/* Mistakes in planning. */
 
 static void three_two(attn_softmax_desc *d)
 {
@@ -68,10 +72,17 @@ static void softcap_negative(attn_softmax_desc *d)
     d->softcap = -1;
 }
 
-static void softcap_two(attn_softmax_desc *d)
+static void window_below(attn_softmax_desc *d)
 {
-    d->use |= ATTN_USE_SOFTCAP;
-    d->softcap = 2;
+    d->use |= ATTN_USE_WINDOW;
+    d->window_left = -2;
+    d->window_right = 0;
+}
+
+static void window_below_right(attn_softmax_desc *d)
+{
+    d->use |= ATTN_USE_WINDOW;
+    d->window_right = -2;
 }
 
 static void offset_and_align(attn_softmax_desc *d)
@@ -79,6 +90,35 @@ static void offset_and_align(attn_softmax_desc *d)
     d->use |= ATTN_USE_OFFSET | ATTN_USE_ALIGN;
     d->align = ATTN_ALIGN_BOTTOM_RIGHT;
     d->offset = 1;
+}
+
+static void offsets_and_align(attn_softmax_desc *d)
+{
+    d->use |= ATTN_USE_OFFSETS | ATTN_USE_ALIGN;
+    d->align = ATTN_ALIGN_BOTTOM_RIGHT;
+}
+
+static void offsets_and_offset(attn_softmax_desc *d)
+{
+    d->use |= ATTN_USE_OFFSETS | ATTN_USE_OFFSET;
+    d->offset = 1;
+}
+
+static void pages_and_packed(attn_softmax_desc *d)
+{
+    d->use |= ATTN_USE_PAGES | ATTN_USE_PACKED_K;
+}
+
+static void pages_of_nothing(attn_softmax_desc *d)
+{
+    d->use |= ATTN_USE_PAGES;
+    d->page_size = 0;
+}
+
+static void bias_of_integers(attn_softmax_desc *d)
+{
+    d->use |= ATTN_USE_BIAS;
+    d->type_bias = ATTN_I32;
 }
 
 static const struct {
@@ -100,119 +140,23 @@ static const struct {
     { "plan: scale NaN", scale_nan, NULL, ATTN_ERR_INVALID, "scale" },
     { "plan: softcap -1", softcap_negative, NULL, ATTN_ERR_INVALID, "softcap" },
     { "plan: offset beside align=br", offset_and_align, NULL, ATTN_ERR_INVALID, "offset" },
-    { "plan: softcap 2, which no variant takes", softcap_two, NULL, ATTN_ERR_UNSUPPORTED,
-      "softcap" },
+    { "plan: a window of -2 keys to the left", window_below, NULL, ATTN_ERR_INVALID,
+      "window_left" },
+    { "plan: a window of -2 keys to the right", window_below_right, NULL, ATTN_ERR_INVALID,
+      "window_right" },
+    { "plan: offsets beside align=br", offsets_and_align, NULL, ATTN_ERR_INVALID,
+      "offsets" },
+    { "plan: offsets beside an offset", offsets_and_offset, NULL, ATTN_ERR_INVALID,
+      "offsets" },
+    { "plan: pages beside packed keys", pages_and_packed, NULL, ATTN_ERR_INVALID,
+      "page_size" },
+    { "plan: pages of 0 keys", pages_of_nothing, NULL, ATTN_ERR_INVALID, "page_size" },
+    { "plan: a bias of integers", bias_of_integers, NULL, ATTN_ERR_INVALID, "type_bias" },
     { "plan: a variant that does not exist", NULL, "softmax_fwd_none", ATTN_ERR_INVALID,
       "variant" },
 };
 
-/* Mistakes in a call. */
-
-static void q_null(attn_args *a)
-{
-    a->q.data = NULL;
-}
-static void q_type(attn_args *a)
-{
-    a->q.type = ATTN_F16;
-}
-static void k_dim(attn_args *a)
-{
-    a->k.size[3]++;
-}
-static void v_heads(attn_args *a)
-{
-    a->v.size[1]--;
-}
-static void v_length(attn_args *a)
-{
-    a->v.size[2]--;
-}
-static void q_spread(attn_args *a)
-{
-    a->q.stride[3] = 2;
-}
-static void k_stride(attn_args *a)
-{
-    a->k.stride[2]++;
-}
-static void o_offset(attn_args *a)
-{
-    a->o.offset++;
-}
-static void o_in_q(attn_args *a)
-{
-    a->o = a->q;
-}
-static void o_one_head(attn_args *a)
-{
-    a->o.stride[1] = 0;
-}
-static void q_backwards(attn_args *a)
-{
-    a->q.stride[2] = -a->q.stride[2];
-}
-static void no_lens(attn_args *a)
-{
-    a->lens_kv = (attn_tensor){ 0 };
-}
-static void lens_type(attn_args *a)
-{
-    a->lens_kv.type = ATTN_F32;
-}
-static void no_workspace(attn_args *a)
-{
-    a->workspace = NULL;
-}
-static void small_workspace(attn_args *a)
-{
-    a->workspace_bytes--;
-}
-
-static void q_longer(attn_args *a)
-{
-    a->q.size[2]++;
-    a->o.size[2]++;
-    a->lse.size[2]++;
-}
-
-static void v_beyond(attn_args *a)
-{
-    a->v.offset += (int64_t)(a->v.data_bytes / sizeof(float));
-}
-
-static const struct {
-    const char *name;
-    void (*make)(attn_args *args);
-    attn_status want;
-    const char *word;
-    bool of_workspace; /* there only if the plan needs one */
-} calls[] = {
-    { "call: Q without memory", q_null, ATTN_ERR_INVALID, "q.data", false },
-    { "call: Q of another type", q_type, ATTN_ERR_INVALID, "q.type", false },
-    { "call: more queries than planned", q_longer, ATTN_ERR_INVALID, "q.size[2]", false },
-    { "call: K of another size D", k_dim, ATTN_ERR_INVALID, "k.size[3]", false },
-    { "call: V of fewer heads", v_heads, ATTN_ERR_INVALID, "v.size[1]", false },
-    { "call: V shorter than K", v_length, ATTN_ERR_INVALID, "v.size[2]", false },
-    { "call: V beyond the end of its buffer", v_beyond, ATTN_ERR_INVALID, "v ", false },
-    { "call: Q before the start of its buffer", q_backwards, ATTN_ERR_INVALID, "q ",
-      false },
-    { "call: Q not contiguous in D", q_spread, ATTN_ERR_INVALID, "q.stride[3]", false },
-    { "call: K rows not aligned as planned", k_stride, ATTN_ERR_INVALID, "k.stride[2]",
-      false },
-    { "call: O not aligned as planned", o_offset, ATTN_ERR_INVALID, "o ", false },
-    { "call: O in the memory of Q", o_in_q, ATTN_ERR_INVALID, "o overlaps q", false },
-    { "call: O's heads in one place", o_one_head, ATTN_ERR_INVALID, "o has strides",
-      false },
-    { "call: lengths left out", no_lens, ATTN_ERR_INVALID, "lens_kv", false },
-    { "call: lengths of another type", lens_type, ATTN_ERR_INVALID, "lens_kv.type", false },
-    { "call: no workspace", no_workspace, ATTN_ERR_WORKSPACE, "workspace", true },
-    { "call: a workspace one byte short", small_workspace, ATTN_ERR_WORKSPACE, "workspace",
-      true },
-};
-
-/* NULL if status and text are as they must be; otherwise what is wrong. */
-static const char *judge(attn_status have, attn_status want, const char *word)
+const char *misuse_judge(attn_status have, attn_status want, const char *word)
 {
     static char text[512];
 
@@ -233,64 +177,23 @@ static void run_plans(attn_ctx *ctx, misuse_report *report, void *to)
     for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
         const attn_options options = { .size = sizeof options,
                                        .variant = plans[i].variant };
-        attn_softmax_desc d = right();
+        attn_softmax_desc d = misuse_problem(MISUSE_PLAIN);
         attn_plan *plan = NULL;
         const char *wrong;
 
         if (plans[i].make)
             plans[i].make(&d);
-        wrong = judge(attn_plan_softmax_with(ctx, &d, &options, &plan), plans[i].want,
-                      plans[i].word);
+        wrong = misuse_judge(attn_plan_softmax_with(ctx, &d, &options, &plan),
+                             plans[i].want, plans[i].word);
         report(to, plans[i].name, plan ? "a plan came out of a call that failed" : wrong);
         attn_plan_destroy(&plan);
     }
 }
 
-static void run_calls(trial *t, misuse_report *report, void *to)
+void misuse_run(attn_ctx *ctx, attn_ctx *host, uint64_t seed, misuse_report *report,
+                void *to)
 {
-    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
-        attn_args args = t->args;
-        attn_status st;
-        const char *wrong;
-
-        if (calls[i].of_workspace && !args.workspace_bytes)
-            continue;
-        calls[i].make(&args);
-        st = attn_execute(t->plan, &args, NULL);
-        wrong = judge(st, calls[i].want, calls[i].word);
-        attn_ctx_wait(t->ctx);
-        if (!wrong && !trial_untouched(t))
-            wrong = t->what;
-        report(to, calls[i].name, wrong);
-    }
-}
-
-void misuse_run(attn_ctx *ctx, uint64_t seed, misuse_report *report, void *to)
-{
-    const attn_softmax_desc d = right();
-    inputs in;
-    attn_plan *plan = NULL;
-    trial t = { .ctx = ctx, .in = &in, .repeat = 1 };
-
     run_plans(ctx, report, to);
-    if (!inputs_make(&in, &d, INPUT_NORMAL, false, seed)) {
-        report(to, "call: mistakes", "no memory for the inputs");
-        return;
-    }
-    if (attn_plan_softmax(ctx, &d, &plan) != ATTN_OK) {
-        report(to, "call: mistakes", attn_last_error());
-        goto done;
-    }
-    t.plan = plan;
-    if (trial_open(&t)) {
-        run_calls(&t, report, to);
-        report(to, "call: a right one after all mistakes", trial_run(&t) ? NULL : t.what);
-    } else {
-        report(to, "call: mistakes", t.what);
-    }
-
-done:
-    trial_free(&t);
-    attn_plan_destroy(&plan);
-    inputs_free(&in);
+    misuse_calls(ctx, seed, report, to);
+    misuse_host(ctx, host, seed, report, to);
 }

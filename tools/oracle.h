@@ -9,16 +9,19 @@
 
 #define ORACLE_VARIANT "softmax_fwd_reference"
 
-/* Rows are numbered in the order [B, Hq, Lq]. */
+/* Rows are numbered in the order [B, Hq, Lq]; those of no query are 0. */
 typedef struct oracle {
     float *o;         /* [rows, Dv], never rounded to 16 bits                        */
     float *terms;     /* [rows, Dv]: the same with |V|: the size of what was summed  */
     float *lse;       /* [rows]                                                      */
     double *score;    /* [B, Hq]: largest |s| of the visible pairs                   */
+    char what[256];   /* why there is no answer                                      */
 } oracle;
 
-/* Runs it on clean inputs (hidden rows hold ordinary numbers) as an f32 problem, on
- * a "host" context. On failure attn_last_error() tells, and `out` is empty. */
+/* Runs it on clean inputs (hidden rows hold ordinary numbers) as an f32 problem of
+ * contiguous tensors, neither packed nor paged, on a "host" context; and holds every
+ * number against an evaluation of the formula in this program (plain.c). On failure
+ * `out` is empty but for `what`: ATTN_ERR_NO_MEMORY if that is all that was wrong. */
 attn_status oracle_run(attn_ctx *host, const inputs *in, oracle *out);
 
 /* Accepts an empty one. */

@@ -7,6 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+static char *copy(const char *text)
+{
+    char *to = text ? malloc(strlen(text) + 1) : NULL;
+    return to ? strcpy(to, text) : NULL;
+}
+
 void report_add(report *r, const record *one)
 {
     record *to;
@@ -21,16 +27,25 @@ void report_add(report *r, const record *one)
         r->record = grown;
         r->room = room;
     }
-    to = &r->record[r->n++];
+    to = &r->record[r->n];
     *to = *one;
-    if (one->what && (to->what = malloc(strlen(one->what) + 1)))
-        strcpy(to->what, one->what);
+    to->text = copy(one->text);
+    to->what = copy(one->what);
+    if (!to->text || (one->what && !to->what)) {
+        free(to->text);
+        free(to->what);
+        r->lost = true;
+        return;
+    }
+    r->n++;
 }
 
 void report_free(report *r)
 {
-    for (size_t i = 0; i < r->n; i++)
+    for (size_t i = 0; i < r->n; i++) {
+        free(r->record[i].text);
         free(r->record[i].what);
+    }
     free(r->record);
     free(r->between);
     r->record = NULL;
@@ -47,11 +62,35 @@ size_t report_count(const report *r, outcome which)
     return n;
 }
 
+bool report_is_problem(const record *one)
+{
+    return one->variant[0] != '(';
+}
+
+const char *report_traits(uint32_t traits, char text[64])
+{
+    static const struct {
+        uint32_t bit;
+        const char *word;
+    } words[] = {
+        { ATTN_TRAIT_BY_NAME, "by name" },
+        { ATTN_TRAIT_FINITE_V, "finite V" },
+        { ATTN_TRAIT_ROUNDED, "rounded" },
+        { ATTN_TRAIT_VENDOR, "vendor" },
+    };
+    size_t n = 0;
+
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (traits & words[i].bit)
+            n += (size_t)snprintf(text + n, 64 - n, "%s%s", n ? ", " : "", words[i].word);
+    return text;
+}
+
 bool report_any(const report *r)
 {
     for (size_t i = 0; i < r->n; i++)
-        if (r->record[i].outcome <= OUTCOME_FAILED &&
-            strcmp(r->record[i].variant, REPORT_CALLS))
+        if (r->record[i].outcome <= OUTCOME_FAILED && report_is_problem(&r->record[i]))
             return true;
     return false;
 }
@@ -61,7 +100,8 @@ static tally *find(tally *list, size_t *n, const record *one)
     for (size_t i = 0; i < *n; i++)
         if (list[i].device == one->device && !strcmp(list[i].variant, one->variant))
             return &list[i];
-    list[*n] = (tally){ .device = one->device, .variant = one->variant };
+    list[*n] =
+        (tally){ .device = one->device, .variant = one->variant, .traits = one->traits };
     return &list[(*n)++];
 }
 
@@ -76,7 +116,7 @@ tally *report_tally(const report *r, size_t *n)
 
         t->count[one->outcome]++;
         t->seconds += one->seconds;
-        if (one->outcome > OUTCOME_FAILED || !strcmp(one->variant, REPORT_CALLS))
+        if (one->outcome > OUTCOME_FAILED || !report_is_problem(one))
             continue;
         t->ran[one->type - 1]++;
         t->norm[one->type - 1] = fmax(t->norm[one->type - 1], one->norm);
@@ -100,9 +140,9 @@ static const char *selector(const report *r, int device)
 
 static void print_devices(const report *r, const tally *list, size_t n, table_style style)
 {
-    static const char *const heads[] = { "device", "name",    "driver", "passed",
-                                         "failed", "skipped", "seconds" };
-    table t = { .columns = 7, .heads = heads, .align = "lllrrrr" };
+    static const char *const heads[] = { "device", "implementation", "driver",  "name",
+                                         "passed", "failed",         "skipped", "seconds" };
+    table t = { .columns = 8, .heads = heads, .align = "llllrrrr" };
 
     for (int d = 0; d < r->n_devices; d++) {
         const attn_device_info *info = &r->device[d].info;
@@ -115,8 +155,9 @@ static void print_devices(const report *r, const tally *list, size_t n, table_st
                 seconds += k ? 0 : list[i].seconds;
             }
         table_cell(&t, "%s", info->selector);
+        table_cell(&t, "%.64s", info->platform);
+        table_cell(&t, "%.48s", info->driver);
         table_cell(&t, "%s", info->name);
-        table_cell(&t, "%.48s", info->platform);
         for (int k = OUTCOME_PASSED; k <= OUTCOME_SKIPPED; k++)
             table_cell(&t, "%zu", count[k]);
         table_cell(&t, "%.1f", seconds);
@@ -138,14 +179,17 @@ static void norm_cell(table *t, size_t ran, double norm)
 
 static void print_variants(const report *r, const tally *list, size_t n, table_style style)
 {
-    static const char *const heads[] = { "device",  "variant",   "passed", "failed",
-                                         "skipped", "says no",   "f32",    "f16",
-                                         "bf16",    "of allowed" };
-    table t = { .columns = 10, .heads = heads, .align = "llrrrrrrrr" };
+    static const char *const heads[] = { "device", "variant", "traits",    "passed",
+                                         "failed", "skipped", "says no",   "f32",
+                                         "f16",    "bf16",    "of allowed" };
+    table t = { .columns = 11, .heads = heads, .align = "lllrrrrrrrr" };
 
     for (size_t i = 0; i < n; i++) {
+        char traits[64];
+
         table_cell(&t, "%s", selector(r, list[i].device));
         table_cell(&t, "%s", list[i].variant);
+        table_cell(&t, "%s", report_traits(list[i].traits, traits));
         for (int k = 0; k < OUTCOMES; k++)
             table_cell(&t, "%zu", list[i].count[k]);
         for (int k = 0; k < REPORT_TYPES; k++)

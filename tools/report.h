@@ -19,14 +19,17 @@ typedef enum outcome {
     OUTCOMES
 } outcome;
 
-/* The "variant" under which wrong calls are recorded. */
+/* The "variants" under which wrong calls, and checks of threads, queues and contexts are
+ * recorded. */
 #define REPORT_CALLS "(wrong calls)"
+#define REPORT_API   "(API checks)"
 
-/* One variant at one problem, or one wrong call. */
+/* One variant at one problem, or one call or check. */
 typedef struct record {
     int device;           /* place in report.device                               */
-    const char *variant;  /* static, or REPORT_CALLS                              */
-    const char *text;     /* the problem, or the call's name; borrowed            */
+    const char *variant;  /* static, or REPORT_CALLS, REPORT_API                  */
+    uint32_t traits;      /* ATTN_TRAIT_ bits of the variant                      */
+    char *text;           /* the problem, or the call's name                      */
     attn_type type;
     outcome outcome;
     double norm;          /* worst ||O - ref|| / ||ref||, as compare.h counts it  */
@@ -67,19 +70,26 @@ typedef struct tally {
     int device;
     const char *variant;
     size_t count[OUTCOMES];
-    size_t ran[REPORT_TYPES];     /* problems of each type that ran; 0 for wrong calls */
+    uint32_t traits;
+    size_t ran[REPORT_TYPES];     /* problems of each type that ran; 0 for calls, checks */
     double norm[REPORT_TYPES];
     const record *worst;  /* largest share of what is allowed; NULL: none  */
     double seconds;
 } tally;
 
-/* Adds a record; `what` is copied. */
+/* Adds a record; `text` and `what` are copied. */
 void report_add(report *r, const record *one);
 
 /* The tallies, in order of first appearance; *n of them, to be freed. NULL: no memory. */
 tally *report_tally(const report *r, size_t *n);
 
 size_t report_count(const report *r, outcome which);
+
+/* Whether a record is of a variant at a problem. */
+bool report_is_problem(const record *one);
+
+/* What to know of a variant ("by name, rounded"), or "". */
+const char *report_traits(uint32_t traits, char text[64]);
 
 /* Whether any variant ran any problem. */
 bool report_any(const report *r);

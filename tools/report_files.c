@@ -38,9 +38,11 @@ static void add_number(cJSON *o, const char *name, double x)
 static cJSON *tally_json(const report *r, const tally *t)
 {
     cJSON *o = cJSON_CreateObject(), *norms;
+    char traits[64];
 
     cli_json_text(o, "device", r->device[t->device].info.selector);
     cli_json_text(o, "variant", t->variant);
+    cli_json_text(o, "traits", report_traits(t->traits, traits));
     for (int k = 0; k < OUTCOMES; k++)
         cJSON_AddNumberToObject(o, outcome_names[k], (double)t->count[k]);
     cJSON_AddNumberToObject(o, "seconds", t->seconds);
@@ -60,7 +62,7 @@ static cJSON *record_json(const report *r, const record *one)
     cli_json_text(o, "variant", one->variant);
     cli_json_text(o, "case", one->text);
     cli_json_text(o, "outcome", outcome_names[one->outcome]);
-    if (one->outcome <= OUTCOME_FAILED && strcmp(one->variant, REPORT_CALLS)) {
+    if (one->outcome <= OUTCOME_FAILED && report_is_problem(one)) {
         add_number(o, "relative_error", one->norm);
         add_number(o, "of_allowed", one->share);
     }
@@ -158,8 +160,16 @@ static void junit_case(FILE *to, const report *r, const record *one)
     fputs("\"/>\n    </testcase>\n", to);
 }
 
+static void junit_property(FILE *to, const char *name, const char *value)
+{
+    fprintf(to, "      <property name=\"%s\" value=\"", name);
+    xml(to, value);
+    fputs("\"/>\n", to);
+}
+
 static void junit_suite(FILE *to, const report *r, const tally *t)
 {
+    char traits[64];
     const size_t skipped = t->count[OUTCOME_SKIPPED] + t->count[OUTCOME_NO];
 
     fprintf(to, "  <testsuite name=\"%s ", r->device[t->device].info.selector);
@@ -167,7 +177,12 @@ static void junit_suite(FILE *to, const report *r, const tally *t)
     fprintf(to, "\" tests=\"%zu\" failures=\"%zu\" errors=\"0\" skipped=\"%zu\"",
             t->count[OUTCOME_PASSED] + t->count[OUTCOME_FAILED] + skipped,
             t->count[OUTCOME_FAILED], skipped);
-    fprintf(to, " time=\"%.3f\">\n", t->seconds);
+    fprintf(to, " time=\"%.3f\">\n    <properties>\n", t->seconds);
+    junit_property(to, "implementation", r->device[t->device].info.platform);
+    junit_property(to, "driver", r->device[t->device].info.driver);
+    junit_property(to, "device", r->device[t->device].info.name);
+    junit_property(to, "traits", report_traits(t->traits, traits));
+    fputs("    </properties>\n", to);
     for (size_t i = 0; i < r->n; i++)
         if (r->record[i].device == t->device && !strcmp(r->record[i].variant, t->variant))
             junit_case(to, r, &r->record[i]);

@@ -12,9 +12,6 @@
 /* Behind the workspace, to see a step that writes too far. */
 enum { WORKSPACE_GUARD = 256 };
 
-static const char *const names[TRIAL_BLOCKS] = { "q", "k",   "v",        "lens_kv",
-                                                 "o", "lse", "workspace" };
-
 __attribute__((format(printf, 2, 3))) static bool wrong(trial *t, const char *format, ...)
 {
     va_list args;
@@ -28,66 +25,10 @@ __attribute__((format(printf, 2, 3))) static bool wrong(trial *t, const char *fo
 static bool failed(trial *t, attn_status st, const char *call)
 {
     const char *text = attn_last_error();
+
+    t->no_memory = st == ATTN_ERR_NO_MEMORY;
     return wrong(t, "%s: %s: %s", call, attn_status_name(st),
                  *text ? text : attn_status_text(st));
-}
-
-int64_t trial_class_bytes(const attn_softmax_desc *d, trial_block tensor)
-{
-    const attn_layout layout[TRIAL_TENSORS] = {
-        [TRIAL_Q] = d->layout_q,        [TRIAL_K] = d->layout_k,
-        [TRIAL_V] = d->layout_v,        [TRIAL_O] = d->layout_o,
-        [TRIAL_LENS] = ATTN_LAYOUT_ANY, [TRIAL_LSE] = ATTN_LAYOUT_ANY,
-    };
-    const bool fixed = tensor == TRIAL_LENS || tensor == TRIAL_LSE;
-
-    switch (fixed || d->use & ATTN_USE_LAYOUT ? layout[tensor] : ATTN_LAYOUT_16) {
-    case ATTN_LAYOUT_16: return 16;
-    case ATTN_LAYOUT_8: return 8;
-    case ATTN_LAYOUT_4: return 4;
-    case ATTN_LAYOUT_ELEMENT: return (int64_t)attn_type_bytes(d->type);
-    default: return 0;
-    }
-}
-
-static void make_views(trial *t)
-{
-    const attn_softmax_desc *d = &t->in->desc;
-    const int64_t b = d->batch, hq = d->heads_q, hkv = d->heads_kv, lq = d->len_q;
-    const struct {
-        attn_type type;
-        int64_t size[4];
-    } shape[TRIAL_TENSORS] = {
-        [TRIAL_Q] = { d->type, { b, hq, lq, d->dim_qk } },
-        [TRIAL_K] = { d->type, { b, hkv, d->len_kv, d->dim_qk } },
-        [TRIAL_V] = { d->type, { b, hkv, d->len_kv, visible_dim_v(d) } },
-        [TRIAL_LENS] = { ATTN_I32, { b, 1, 1, 1 } },
-        [TRIAL_O] = { d->type, { b, hq, lq, visible_dim_v(d) } },
-        [TRIAL_LSE] = { ATTN_F32, { b, hq, lq, 1 } },
-    };
-
-    for (int i = 0; i < TRIAL_TENSORS; i++) {
-        if ((i == TRIAL_LENS && !t->in->lens) ||
-            (i == TRIAL_LSE && !(d->use & ATTN_USE_LSE)))
-            continue;
-        t->view[i] = view_make(shape[i].type, shape[i].size,
-                               trial_class_bytes(d, (trial_block)i), t->kind[i]);
-        t->bytes[i] = t->view[i].tensor.data_bytes;
-    }
-    t->bytes[TRIAL_WORKSPACE] = attn_plan_workspace_bytes(t->plan);
-    if (t->bytes[TRIAL_WORKSPACE])
-        t->bytes[TRIAL_WORKSPACE] += WORKSPACE_GUARD;
-}
-
-static void put_inputs(trial *t)
-{
-    const inputs *in = t->in;
-
-    view_put(&t->view[TRIAL_Q], t->image[TRIAL_Q], in->q, NULL);
-    view_put(&t->view[TRIAL_K], t->image[TRIAL_K], in->k, in->seen);
-    view_put(&t->view[TRIAL_V], t->image[TRIAL_V], in->v, in->seen);
-    if (in->lens)
-        view_put_lens(&t->view[TRIAL_LENS], t->image[TRIAL_LENS], in->lens);
 }
 
 static bool upload(trial *t, int block, const void *from)
@@ -104,28 +45,21 @@ static bool download(trial *t, int block, void *to)
 
 static void set_args(trial *t)
 {
-    attn_tensor *to[TRIAL_TENSORS] = {
-        [TRIAL_Q] = &t->args.q,          [TRIAL_K] = &t->args.k, [TRIAL_V] = &t->args.v,
-        [TRIAL_LENS] = &t->args.lens_kv, [TRIAL_O] = &t->args.o, [TRIAL_LSE] = &t->args.lse,
-    };
-
     t->args = (attn_args){ .size = sizeof t->args };
     for (int i = 0; i < TRIAL_TENSORS; i++) {
+        attn_tensor *to = trial_arg(&t->args, (trial_block)i);
+
         if (!t->bytes[i])
             continue;
-        *to[i] = t->view[i].tensor;
-        to[i]->data = t->memory[i];
+        *to = t->view[i].tensor;
+        to->data = t->memory[i];
     }
     t->args.workspace = t->memory[TRIAL_WORKSPACE];
     t->args.workspace_bytes = attn_plan_workspace_bytes(t->plan);
 }
 
-bool trial_open(trial *t)
+static bool allocate(trial *t)
 {
-    const attn_softmax_desc *d = &t->in->desc;
-    const size_t rows = (size_t)(d->batch * d->heads_q * d->len_q);
-
-    make_views(t);
     for (int i = 0; i < TRIAL_BLOCKS; i++) {
         attn_status st;
 
@@ -137,11 +71,25 @@ bool trial_open(trial *t)
             return wrong(t, "no memory for %zu bytes", t->bytes[i]);
         view_poison(t->image[i], t->bytes[i]);
     }
+    return true;
+}
+
+bool trial_open(trial *t)
+{
+    const attn_softmax_desc *d = &t->in->desc;
+    const size_t rows = (size_t)(d->batch * d->heads_q * d->len_q);
+
+    trial_make_views(t);
+    t->bytes[TRIAL_WORKSPACE] = attn_plan_workspace_bytes(t->plan);
+    if (t->bytes[TRIAL_WORKSPACE])
+        t->bytes[TRIAL_WORKSPACE] += WORKSPACE_GUARD;
+    if (!allocate(t))
+        return false;
     t->o = calloc(rows * (size_t)visible_dim_v(d) + 1, sizeof *t->o);
     t->lse = d->use & ATTN_USE_LSE ? calloc(rows + 1, sizeof *t->lse) : NULL;
     if (!t->o || (!t->lse && d->use & ATTN_USE_LSE))
         return wrong(t, "no memory for the results");
-    put_inputs(t);
+    trial_put_inputs(t);
     for (int i = 0; i < TRIAL_BLOCKS; i++)
         if (t->bytes[i] && !upload(t, i, t->image[i]))
             return false;
@@ -151,10 +99,13 @@ bool trial_open(trial *t)
 
 static bool execute(trial *t)
 {
-    attn_status st = attn_execute(t->plan, &t->args, NULL);
+    attn_status st =
+        t->execute ? t->execute(t, t->with) : attn_execute(t->plan, &t->args, NULL);
 
     if (st != ATTN_OK)
-        return failed(t, st, "attn_execute");
+        return t->what[0] ? false : failed(t, st, "attn_execute");
+    if (t->execute)
+        return true;
     st = attn_ctx_wait(t->ctx);
     return st == ATTN_OK || failed(t, st, "attn_ctx_wait");
 }
@@ -174,6 +125,8 @@ bool trial_poison(trial *t)
         ok = upload(t, i, poison);
         free(poison);
     }
+    if (ok && t->bytes[TRIAL_STATUS])
+        ok = upload(t, TRIAL_STATUS, t->image[TRIAL_STATUS]);
     return ok;
 }
 
@@ -191,11 +144,16 @@ static bool same_bits(trial *t, int block, const char *when)
             i++;
         same = i == t->bytes[block];
         if (!same)
-            wrong(t, "%s differs %s, first at byte %zu of its buffer", names[block], when,
-                  i);
+            wrong(t, "%s differs %s, first at byte %zu of its buffer",
+                  trial_name((trial_block)block), when, i);
     }
     free(now);
     return same;
+}
+
+bool trial_same(trial *t, trial_block output, const char *when)
+{
+    return !t->bytes[output] || same_bits(t, output, when);
 }
 
 static bool all_same(trial *t, int run)
@@ -211,10 +169,40 @@ static bool all_same(trial *t, int run)
 
 static bool check_inputs(trial *t)
 {
-    for (int i = TRIAL_Q; i <= TRIAL_LENS; i++)
+    for (int i = 0; i < TRIAL_O; i++)
         if (t->bytes[i] && !same_bits(t, i, "from what was uploaded: an input was written"))
             return false;
     return true;
+}
+
+/* The word holds what it began with and the bits of what was clamped, and nothing
+ * around it was written. */
+static bool check_status(trial *t)
+{
+    const attn_tensor *word = &t->view[TRIAL_STATUS].tensor;
+    const int32_t preset = trial_preset_status();
+    int32_t must, may, have, back;
+    int32_t *now;
+    bool ok;
+
+    if (!t->bytes[TRIAL_STATUS])
+        return true;
+    if (!(now = malloc(t->bytes[TRIAL_STATUS])))
+        return wrong(t, "no memory for %zu bytes", t->bytes[TRIAL_STATUS]);
+    ok = download(t, TRIAL_STATUS, now);
+    have = ok ? now[word->offset] : 0;
+    visible_clamped(t->in, &must, &may);
+    back = ((int32_t *)t->image[TRIAL_STATUS])[word->offset];
+    now[word->offset] = back;
+    if (ok &&
+        ((have & (must | preset)) != (must | preset) || have & ~(must | may | preset)))
+        ok = wrong(t, "status is 0x%x, want 0x%x%s", (unsigned)have,
+                   (unsigned)(must | preset),
+                   may & ~must ? " or a bit for a page more" : "");
+    else if (ok && memcmp(now, t->image[TRIAL_STATUS], t->bytes[TRIAL_STATUS]) != 0)
+        ok = wrong(t, "memory around the status word was written");
+    free(now);
+    return ok;
 }
 
 static bool check_workspace(trial *t)
@@ -231,11 +219,10 @@ static bool check_workspace(trial *t)
     return wrong(t, "byte %zu behind a workspace of %zu was written", where, used);
 }
 
-/* Takes the results out of the images; what is left must be the poison. */
-static bool take_outputs(trial *t)
+/* Takes the results of query i, or with -1 of all queries, out of the images; what is
+ * left must be the poison. */
+static bool take_outputs(trial *t, int64_t row)
 {
-    float *to[TRIAL_TENSORS] = { [TRIAL_O] = t->o, [TRIAL_LSE] = t->lse };
-
     for (int i = TRIAL_O; i <= TRIAL_LSE; i++) {
         void *copy;
         size_t where = 0;
@@ -246,14 +233,34 @@ static bool take_outputs(trial *t)
         if (!(copy = malloc(t->bytes[i])))
             return wrong(t, "no memory for %zu bytes", t->bytes[i]);
         memcpy(copy, t->image[i], t->bytes[i]);
-        view_take(&t->view[i], copy, to[i]);
+        trial_take(t, (trial_block)i, copy, row, i == TRIAL_O ? t->o : t->lse);
         clean = view_clean(copy, t->bytes[i], &where);
         free(copy);
         if (!clean)
-            return wrong(t, "byte %zu of %s's buffer was written: it belongs to no element",
-                         where, names[i]);
+            return wrong(t,
+                         "byte %zu of %s's buffer was written: it belongs to no query's "
+                         "element",
+                         where, trial_name((trial_block)i));
     }
     return true;
+}
+
+static bool download_outputs(trial *t)
+{
+    for (int i = TRIAL_O; i <= TRIAL_LSE; i++)
+        if (t->bytes[i] && !download(t, i, t->image[i]))
+            return false;
+    return true;
+}
+
+static bool check(trial *t)
+{
+    return check_inputs(t) && check_status(t) && check_workspace(t) && take_outputs(t, -1);
+}
+
+bool trial_collect(trial *t)
+{
+    return download_outputs(t) && check(t);
 }
 
 bool trial_run(trial *t)
@@ -263,13 +270,15 @@ bool trial_run(trial *t)
             return false;
         if (!execute(t))
             return false;
-        for (int i = TRIAL_O; i <= TRIAL_LSE && run == 0; i++)
-            if (t->bytes[i] && !download(t, i, t->image[i]))
-                return false;
-        if (run > 0 && !all_same(t, run))
+        if (run == 0 ? !download_outputs(t) : !all_same(t, run))
             return false;
     }
-    return check_inputs(t) && check_workspace(t) && take_outputs(t);
+    return check(t);
+}
+
+bool trial_run_row(trial *t, int64_t i)
+{
+    return execute(t) && download_outputs(t) && take_outputs(t, i);
 }
 
 bool trial_run_without(trial *t, trial_block output)
@@ -280,7 +289,7 @@ bool trial_run_without(trial *t, trial_block output)
     char when[48];
     bool ok;
 
-    snprintf(when, sizeof when, "when %s is left out", names[output]);
+    snprintf(when, sizeof when, "when %s is left out", trial_name(output));
     *left_out = (attn_tensor){ 0 };
     ok = trial_poison(t) && execute(t) && same_bits(t, other, when);
     *left_out = kept;
@@ -298,7 +307,7 @@ bool trial_untouched(trial *t)
             return false;
         if (!view_clean(t->image[i], t->bytes[i], &where))
             return wrong(t, "byte %zu of %s's buffer was written by a call that failed",
-                         where, names[i]);
+                         where, trial_name((trial_block)i));
     }
     return true;
 }

@@ -13,8 +13,10 @@
 
 /* The blocks of device memory of one run. */
 typedef enum trial_block {
-    TRIAL_Q, TRIAL_K, TRIAL_V, TRIAL_LENS,   /* inputs  */
-    TRIAL_O, TRIAL_LSE,                      /* outputs */
+    TRIAL_Q, TRIAL_K, TRIAL_V, TRIAL_BIAS, TRIAL_MASK, TRIAL_ALIBI, TRIAL_SINKS,
+    TRIAL_LENS_Q, TRIAL_LENS, TRIAL_OFFSETS, TRIAL_CU_Q, TRIAL_CU_K, TRIAL_TABLE,
+    TRIAL_O, TRIAL_LSE,                      /* outputs           */
+    TRIAL_STATUS,                            /* an output, or'ed  */
     TRIAL_TENSORS,
     TRIAL_WORKSPACE = TRIAL_TENSORS,
     TRIAL_BLOCKS
@@ -25,11 +27,20 @@ typedef struct trial {
     const attn_plan *plan;
     const inputs *in;
     view_kind kind[TRIAL_TENSORS];
+    uint64_t expanded;                /* bit 4 * tensor + dimension: a size of 1 is
+                                       * told as the full size with stride 0         */
     int repeat;                       /* runs that must agree in every bit           */
+    bool finite_v;                    /* V rows behind masks hold 10000, not NaN     */
+    bool status;                      /* give a status word                          */
+    attn_status (*execute)(struct trial *t, void *with); /* how to run t->args and wait;
+                                       * NULL: on the context's own queue            */
+    void *with;
 
-    float *o, *lse;                   /* results [rows, Dv] and [rows]; lse is NULL
-                                       * if the problem does not ask for it          */
+    float *o, *lse;                   /* results [B, Hq, Lq, Dv] and [B, Hq, Lq], 0
+                                       * where there is no query; lse is NULL if the
+                                       * problem does not ask for it                 */
     char what[512];                   /* what went wrong; "": nothing                */
+    bool no_memory;                   /* ... and it was only that memory is out      */
 
     attn_args args;                   /* as the last run was called                  */
     view view[TRIAL_TENSORS];
@@ -43,10 +54,17 @@ typedef struct trial {
 bool trial_open(trial *t);
 
 /* Runs `repeat` times, each into fresh poison, and checks what can be checked without
- * knowing the answer: the status, equal bits, no byte written around or between the
- * elements of an output or behind the workspace, no input changed. Fills o and lse.
- * false: `what` tells why. */
+ * knowing the answer: the status and the status word, equal bits, no byte written
+ * around or between the elements of an output or behind the workspace, none in rows
+ * that belong to no query, no input changed. Fills o and lse. false: `what` tells why. */
 bool trial_run(trial *t);
+
+/* The checks alone, and o and lse, after something else has run t->args once. */
+bool trial_collect(trial *t);
+
+/* Runs once what t->args say, which the caller has cut to query i of each batch, into
+ * poison; takes that row of each head into o and lse. The rest must stay poison. */
+bool trial_run_row(trial *t, int64_t i);
 
 /* Runs once more with an output left out; the other must be the same bits. */
 bool trial_run_without(trial *t, trial_block output);
@@ -54,13 +72,26 @@ bool trial_run_without(trial *t, trial_block output);
 /* Downloads the outputs: true if they hold nothing but the poison they began with. */
 bool trial_untouched(trial *t);
 
-/* Puts fresh poison into the outputs. */
+/* Puts fresh poison into the outputs, and into the status word what it began with. */
 bool trial_poison(trial *t);
+
+/* Reads an output anew: true if it is the same bits as after trial_run(). */
+bool trial_same(trial *t, trial_block output, const char *when);
 
 /* Frees everything but the borrowed. */
 void trial_free(trial *t);
 
 /* Bytes that a descriptor promises of a tensor's addresses and strides; 0: nothing. */
 int64_t trial_class_bytes(const attn_softmax_desc *d, trial_block tensor);
+
+/* Where a tensor stands in the arguments. */
+attn_tensor *trial_arg(attn_args *args, trial_block tensor);
+
+/* The rest is trial.c's and trial_layout.c's own. trial_take: query i, or -1: all. */
+const char *trial_name(trial_block block);
+void trial_make_views(trial *t);
+void trial_put_inputs(trial *t);
+void trial_take(const trial *t, trial_block output, void *image, int64_t i, float *to);
+int32_t trial_preset_status(void);
 
 #endif

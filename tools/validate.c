@@ -15,7 +15,7 @@
 #include "trial.h"
 #include "visible.h"
 
-enum { MAX_VARIANTS = 32, LONGER_Q = 3, LONGER_K = 70, WHAT_BYTES = 1024 };
+enum { MAX_VARIANTS = 32, LONGER_Q = 3, LONGER_K = 70, WHAT_BYTES = 1200 };
 
 /* One variant of one device at the problem in hand. */
 typedef struct entry {
@@ -53,6 +53,13 @@ static void fail(entry *e, const char *where, const char *what)
     attn_plan_destroy(&e->plan);
 }
 
+static void skip(entry *e, const char *what)
+{
+    e->record.outcome = OUTCOME_SKIPPED;
+    snprintf(e->what, sizeof e->what, "%s", what);
+    attn_plan_destroy(&e->plan);
+}
+
 static bool wanted(const validation *v, const char *variant)
 {
     for (int i = 0; i < v->n_only; i++)
@@ -74,7 +81,7 @@ static void ask(session *s, int device)
     if (attn_softmax_variants(ctx, &s->item->desc, list, MAX_VARIANTS, &n) != ATTN_OK) {
         record one = { .device = device,
                        .variant = "(all)",
-                       .text = s->item->text,
+                       .text = (char *)s->item->text,
                        .type = s->item->desc.type,
                        .outcome = OUTCOME_FAILED,
                        .what = (char *)attn_last_error() };
@@ -90,7 +97,8 @@ static void ask(session *s, int device)
                       .chosen = list[i].applicable && !chosen };
         e->record = (record){ .device = device,
                               .variant = list[i].name,
-                              .text = s->item->text,
+                              .traits = list[i].traits,
+                              .text = (char *)s->item->text,
                               .type = s->item->desc.type,
                               .outcome = OUTCOME_PASSED };
         chosen = chosen || list[i].applicable;
@@ -108,7 +116,7 @@ static attn_status plan(const session *s, const entry *e, const attn_softmax_des
 /* Plans one variant, or notes why not. */
 static void prepare(session *s, entry *e)
 {
-    const double work = visible_flop(&s->item->desc, NULL) / 1e9;
+    const double work = visible_flop(&s->item->desc) / 1e9;
     const double most = s->v->report->max_work;
     attn_status st;
 
@@ -126,37 +134,43 @@ static void prepare(session *s, entry *e)
     if (st == ATTN_ERR_UNSUPPORTED) {
         e->record.outcome = OUTCOME_NO;
         snprintf(e->what, sizeof e->what, "%s", attn_last_error());
+    } else if (st == ATTN_ERR_NO_MEMORY) {
+        skip(e, attn_last_error());
     } else if (st != ATTN_OK) {
         fail(e, attn_status_name(st), attn_last_error());
     }
 }
 
 /* Layouts of the round: all plain, or one of those that each tensor's class allows. */
-static void choose_views(const session *s, view_kind kind[TRIAL_TENSORS])
+static void choose_views(const session *s, trial *t)
 {
+    t->expanded = s->round ? random_bits(s->seed, 100 + (uint64_t)s->round, 1000) : 0;
     for (int i = 0; i < TRIAL_TENSORS; i++) {
         const uint64_t bits = random_bits(s->seed, 100 + (uint64_t)s->round, (uint64_t)i);
         const bool any = !trial_class_bytes(&s->item->desc, (trial_block)i);
 
-        kind[i] = VIEW_PLAIN;
+        t->kind[i] = VIEW_PLAIN;
         if (s->round == 0)
             continue;
         if (s->round % 4 == 2 && (i == TRIAL_K || i == TRIAL_V))
-            kind[i] = VIEW_SHARED;
+            t->kind[i] = VIEW_SHARED;
         else if (any && bits >> 32 & 1)
-            kind[i] = bits & 1 ? VIEW_TRANSPOSED : VIEW_SPREAD;
+            t->kind[i] = bits & 1 ? VIEW_TRANSPOSED : VIEW_SPREAD;
         else
-            kind[i] = (view_kind)(bits % VIEW_SHARED);
+            t->kind[i] = (view_kind)(bits % VIEW_SHARED);
     }
 }
 
+/* The round, and each tensor that is there with its layout. */
 static void describe(const session *s, const trial *t, char *text, size_t cap)
 {
-    snprintf(text, cap, "round %d, %s inputs, q %s, k %s, v %s, o %s%s%s", s->round,
-             input_kind_name(s->in.kind), view_kind_name(t->kind[TRIAL_Q]),
-             view_kind_name(t->kind[TRIAL_K]), view_kind_name(t->kind[TRIAL_V]),
-             view_kind_name(t->kind[TRIAL_O]), t->bytes[TRIAL_LSE] ? ", lse " : "",
-             t->bytes[TRIAL_LSE] ? view_kind_name(t->kind[TRIAL_LSE]) : "");
+    size_t n = (size_t)snprintf(text, cap, "round %d, %s inputs", s->round,
+                                input_kind_name(s->in.kind));
+
+    for (int i = 0; i < TRIAL_TENSORS && n < cap; i++)
+        if (t->view[i].tensor.type != ATTN_TYPE_NONE)
+            n += (size_t)snprintf(text + n, cap - n, ", %s %s", trial_name((trial_block)i),
+                                  view_kind_name(t->kind[i]));
 }
 
 /* The last batch and key/value head as a problem of its own, through the same
@@ -169,7 +183,7 @@ static bool check_alone(const session *s, const entry *e, const trial *whole, ch
     const size_t rows = (size_t)(group * d->len_q), dv = (size_t)visible_dim_v(d);
     const size_t first = (size_t)(d->batch * d->heads_q * d->len_q) - rows;
     inputs cut;
-    trial t = { .ctx = whole->ctx, .in = &cut, .repeat = 1 };
+    trial t = { .ctx = whole->ctx, .in = &cut, .repeat = 1, .finite_v = whole->finite_v };
     attn_plan *alone = NULL;
     bool ok = false;
 
@@ -235,15 +249,19 @@ static void compare_devices(session *s, const entry *e, trial *t)
 static void run(session *s, entry *e, trial *t)
 {
     comparison c = { 0 };
-    char where[256], what[600] = "";
+    char where[400], what[600] = "";
     bool ok = trial_open(t) && trial_run(t);
 
     describe(s, t, where, sizeof where);
+    if (!ok && t->no_memory) {
+        skip(e, t->what);
+        return;
+    }
     if (!ok) {
         fail(e, where, t->what);
         return;
     }
-    compare(&s->in, &s->ref, t->o, t->lse, &c);
+    compare(&s->in, &s->ref, t->o, t->lse, e->info.traits & ATTN_TRAIT_ROUNDED, &c);
     e->record.norm = fmax(e->record.norm, c.norm);
     e->record.share = fmax(e->record.share, c.share);
     if (c.share > 1)
@@ -252,23 +270,38 @@ static void run(session *s, entry *e, trial *t)
         fail(e, where, what);
     else if (s->round == 1 && !check_left_out(t))
         fail(e, where, t->what);
-    if (s->round == 0 && e->chosen)
+    if (s->round == 0 && e->chosen && e->plan)
         compare_devices(s, e, t);
+}
+
+/* The same problem as a plan for longer sequences has it. A bias or mask has the planned
+ * sizes where sequences are packed, and pages hold the planned keys: these stay. */
+static attn_softmax_desc longer_of(const attn_softmax_desc *d)
+{
+    const bool pairs = d->use & (ATTN_USE_BIAS | ATTN_USE_MASK);
+    attn_softmax_desc longer = *d;
+
+    if (!(d->use & ATTN_USE_PACKED_Q && pairs))
+        longer.len_q += LONGER_Q;
+    if (!(d->use & ATTN_USE_PACKED_K && pairs) && !(d->use & ATTN_USE_PAGES))
+        longer.len_kv += LONGER_K;
+    return longer;
 }
 
 static void run_entry(session *s, entry *e)
 {
-    trial t = {
-        .ctx = ctx_of(s, e), .plan = e->plan, .in = &s->in, .repeat = s->v->report->repeat
-    };
-    attn_softmax_desc longer = s->item->desc;
+    const attn_softmax_desc longer = longer_of(&s->item->desc);
+    trial t = { .ctx = ctx_of(s, e),
+                .plan = e->plan,
+                .in = &s->in,
+                .repeat = s->v->report->repeat,
+                .finite_v = e->info.traits & ATTN_TRAIT_FINITE_V,
+                .status = s->round % 2 == 0 };
     attn_plan *longer_plan = NULL;
     attn_status st = ATTN_OK;
 
-    choose_views(s, t.kind);
+    choose_views(s, &t);
     if (s->round % 4 == 3) {
-        longer.len_q += LONGER_Q;
-        longer.len_kv += LONGER_K;
         st = plan(s, e, &longer, &longer_plan);
         if (st == ATTN_ERR_UNSUPPORTED) /* another problem, another answer */
             return;
@@ -283,24 +316,41 @@ static void run_entry(session *s, entry *e)
     attn_plan_destroy(&longer_plan);
 }
 
-static void run_round(session *s)
+/* Scores rounded to f16 overflow where the oracle's do not, and so does a bias: such a
+ * variant is spared these inputs. */
+static bool spared(const session *s, const entry *e, input_kind kind)
 {
     const attn_softmax_desc *d = &s->item->desc;
-    const uint64_t seed = s->seed + (uint64_t)s->round;
-    const input_kind kind = (input_kind)((s->seed + (uint64_t)s->round) % INPUT_KINDS);
-    const char *trouble = NULL;
 
-    if (!inputs_make(&s->in, d, kind, s->round % 4 == 2, seed))
+    return e->info.traits & ATTN_TRAIT_ROUNDED && d->type == ATTN_F16 &&
+           (kind == INPUT_HUGE || (kind != INPUT_NORMAL && d->use & ATTN_USE_BIAS));
+}
+
+/* The entries that are spared inputs of `kind`, or those that are not, through `how`. */
+static void run_entries(session *s, input_kind kind, input_how how, bool those_spared)
+{
+    const char *trouble = NULL;
+    attn_status st = ATTN_ERR_NO_MEMORY;
+    bool any = false;
+
+    for (size_t i = 0; i < s->n; i++)
+        any = any || (s->entry[i].plan && spared(s, &s->entry[i], kind) == those_spared);
+    if (!any)
+        return;
+    s->ref = (oracle){ 0 };
+    if (!inputs_make(&s->in, &s->item->desc, how, s->seed + (uint64_t)s->round))
         trouble = "no memory for the inputs";
-    else if (oracle_run(s->v->oracle, &s->in, &s->ref) != ATTN_OK)
-        trouble = attn_last_error();
+    else if ((st = oracle_run(s->v->oracle, &s->in, &s->ref)) != ATTN_OK)
+        trouble = s->ref.what;
     for (size_t i = 0; i < s->n; i++) {
         entry *e = &s->entry[i];
         const double start = timing_now();
 
-        if (!e->plan)
+        if (!e->plan || spared(s, e, kind) != those_spared)
             continue;
-        if (trouble)
+        if (trouble && st == ATTN_ERR_NO_MEMORY)
+            skip(e, trouble);
+        else if (trouble)
             fail(e, "the oracle", trouble);
         else
             run_entry(s, e);
@@ -308,6 +358,18 @@ static void run_round(session *s)
     }
     inputs_free(&s->in);
     oracle_free(&s->ref);
+}
+
+static void run_round(session *s)
+{
+    const input_kind kind = (input_kind)((s->seed + (uint64_t)s->round) % INPUT_KINDS);
+    input_how how = { .kind = kind,
+                      .same_heads = s->round % 4 == 2,
+                      .wild_lists = s->round % 4 != 3 };
+
+    run_entries(s, kind, how, false);
+    how.kind = INPUT_NORMAL;
+    run_entries(s, kind, how, true);
 }
 
 static bool any_left(const session *s)

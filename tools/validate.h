@@ -20,9 +20,11 @@ typedef struct validation {
  *   0   plain layouts; and the last head alone must give the same bits
  *   1   other layouts; and each output left out must leave the other as it was
  *   2   K and V with one head for all (stride 0), other layouts
- *   3   other layouts, through a plan made for longer sequences
+ *   3   other layouts, through a plan made for longer sequences; no boundary or page
+ *       that must be clamped, since a plan for longer ones would clamp it elsewhere
  *
- * and so on. What a round takes is decided by the problem's text and the seed, so
+ * and so on; even rounds give a status word. Variants that round their scores to f16 get
+ * tame inputs instead of those that overflow there. What a round takes is decided by the problem's text and the seed, so
  * that these two reproduce it. Adds one record a device and variant. */
 void validate_case(const validation *v, const case_item *item);
 

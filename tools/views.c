@@ -75,6 +75,15 @@ view view_make(attn_type type, const int64_t size[4], int64_t class_bytes, view_
     return v;
 }
 
+void view_broadcast(view *v, const int64_t size[4])
+{
+    for (int i = 0; i < 4; i++)
+        if (v->tensor.size[i] == 1 && size[i] > 1) {
+            v->tensor.size[i] = size[i];
+            v->tensor.stride[i] = 0;
+        }
+}
+
 void view_poison(void *image, size_t bytes)
 {
     unsigned char *to = image;
@@ -101,54 +110,53 @@ static float take(void *image, attn_type type, int64_t at)
     }
 }
 
-/* The place of element 0 of row n, counted in the order [B, H, L]. */
-static int64_t row_at(const attn_tensor *t, int64_t n)
+/* Element 0 of a row. */
+static int64_t row_at(const attn_tensor *t, const int64_t at[3])
 {
-    const int64_t i = n % t->size[2], bh = n / t->size[2];
-
-    return t->offset + bh / t->size[1] * t->stride[0] + bh % t->size[1] * t->stride[1] +
-           i * t->stride[2];
+    return t->offset + at[0] * t->stride[0] + at[1] * t->stride[1] + at[2] * t->stride[2];
 }
 
-static int64_t rows_of(const attn_tensor *t)
-{
-    return t->size[0] * t->size[1] * t->size[2];
-}
-
-void view_put(const view *v, void *image, const float *values, const unsigned char *seen)
+void view_put_row(const view *v, void *image, const int64_t at[3], const float *values)
 {
     const attn_tensor *t = &v->tensor;
+    const int64_t row = row_at(t, at);
 
-    for (int64_t n = 0; n < rows_of(t); n++) {
-        const int64_t b = n / t->size[2] / t->size[1], i = n % t->size[2];
-        const bool hidden = seen && !seen[b * t->size[2] + i];
-        const float wild = i % 3 == 0 ? NAN : i % 3 == 1 ? INFINITY : -INFINITY;
-
-        for (int64_t e = 0; e < t->size[3]; e++)
-            put(image, t->type, row_at(t, n) + e * t->stride[3],
-                hidden ? wild : values[n * t->size[3] + e]);
-    }
+    for (int64_t e = 0; e < t->size[3]; e++)
+        put(image, t->type, row + e * t->stride[3], values[e]);
 }
 
-void view_put_lens(const view *v, void *image, const int32_t *lens)
-{
-    const attn_tensor *t = &v->tensor;
-
-    for (int64_t b = 0; b < t->size[0]; b++)
-        ((int32_t *)image)[t->offset + b * t->stride[0]] = lens[b];
-}
-
-void view_take(const view *v, void *image, float *values)
+void view_put_bytes(const view *v, void *image, const int64_t at[3], const void *values)
 {
     const attn_tensor *t = &v->tensor;
     const size_t bytes = attn_type_bytes(t->type);
+    const int64_t row = row_at(t, at);
 
-    for (int64_t n = 0; n < rows_of(t); n++)
-        for (int64_t e = 0; e < t->size[3]; e++) {
-            const int64_t at = row_at(t, n) + e * t->stride[3];
-            values[n * t->size[3] + e] = take(image, t->type, at);
-            view_poison((char *)image + (size_t)at * bytes, bytes);
-        }
+    for (int64_t e = 0; e < t->size[3]; e++)
+        memcpy((char *)image + (size_t)(row + e * t->stride[3]) * bytes,
+               (const char *)values + (size_t)e * bytes, bytes);
+}
+
+void view_put_wild(const view *v, void *image, const int64_t at[3])
+{
+    const attn_tensor *t = &v->tensor;
+    const int64_t row = row_at(t, at), i = at[0] + at[1] + at[2];
+    const float wild = i % 3 == 0 ? NAN : i % 3 == 1 ? INFINITY : -INFINITY;
+
+    for (int64_t e = 0; e < t->size[3]; e++)
+        put(image, t->type, row + e * t->stride[3], wild);
+}
+
+void view_take_row(const view *v, void *image, const int64_t at[3], float *values)
+{
+    const attn_tensor *t = &v->tensor;
+    const size_t bytes = attn_type_bytes(t->type);
+    const int64_t row = row_at(t, at);
+
+    for (int64_t e = 0; e < t->size[3]; e++) {
+        const int64_t n = row + e * t->stride[3];
+        values[e] = take(image, t->type, n);
+        view_poison((char *)image + (size_t)n * bytes, bytes);
+    }
 }
 
 bool view_clean(const void *image, size_t bytes, size_t *where)

@@ -33,16 +33,20 @@ typedef struct view {
 /* `class_bytes`: addresses and strides are multiples of it; 0: any strides. */
 view view_make(attn_type type, const int64_t size[4], int64_t class_bytes, view_kind kind);
 
+/* Gives a dimension of size 1 that size, all at one place. */
+void view_broadcast(view *v, const int64_t size[4]);
+
 /* Fills a buffer with poison: a NaN in every type, a negative number as int32. */
 void view_poison(void *image, size_t bytes);
 
-/* Puts contiguous values [B, H, L, D] where the view has them. Of rows (b, i) with
- * `seen` 0 (NULL: all are seen) NaN and infinity are put instead. */
-void view_put(const view *v, void *image, const float *values, const unsigned char *seen);
-void view_put_lens(const view *v, void *image, const int32_t *lens);
+/* Puts or takes the row (b, h, i): size[3] numbers, or bytes and integers. Taking
+ * leaves poison in their place. */
+void view_put_row(const view *v, void *image, const int64_t at[3], const float *values);
+void view_put_bytes(const view *v, void *image, const int64_t at[3], const void *values);
+void view_take_row(const view *v, void *image, const int64_t at[3], float *values);
 
-/* Takes the values out into a contiguous array and leaves poison in their place. */
-void view_take(const view *v, void *image, float *values);
+/* Puts NaN and infinity into a row. */
+void view_put_wild(const view *v, void *image, const int64_t at[3]);
 
 /* true if nothing but poison is there; otherwise the first byte that is none. */
 bool view_clean(const void *image, size_t bytes, size_t *where);

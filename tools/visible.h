@@ -4,32 +4,59 @@
 #ifndef ATTN_TOOLS_VISIBLE_H
 #define ATTN_TOOLS_VISIBLE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <attn/softmax.h>
 
-/* Keys first .. end - 1; first == end: none. */
-typedef struct visible_keys {
-    int64_t first, end;
-} visible_keys;
+#include "inputs.h"
 
 /* D or Dv as the problem means it: 0 in dim_v stands for D. */
 int64_t visible_dim_v(const attn_softmax_desc *d);
 
-/* The scale in force. */
+/* The scale in force; the softcap, 0: none. */
 float visible_scale(const attn_softmax_desc *d);
+float visible_softcap(const attn_softmax_desc *d);
 
-/* The number of keys of batch b: lens[b] clamped to 0 .. Lk; Lk if lens is NULL. */
-int64_t visible_len(const attn_softmax_desc *d, const int32_t *lens, int64_t b);
+/* One batch, after clamping. */
+typedef struct visible_batch {
+    int64_t queries, keys;        /* that count                                     */
+    int64_t q_first, k_first;     /* packed: where they begin                       */
+    int64_t tokens_q, tokens_k;   /* that its boundaries hold; lengths may be less  */
+    int64_t position;             /* of query 0                                     */
+} visible_batch;
 
-/* What query i sees of a batch with `len` keys. */
-visible_keys visible_of(const attn_softmax_desc *d, int64_t len, int64_t i);
+visible_batch visible_batch_of(const inputs *in, int64_t b);
 
-/* Visible pairs (query, key) of one head, summed over all batches. */
-double visible_pairs(const attn_softmax_desc *d, const int32_t *lens);
+/* The page that holds keys n * page size and on of batch b. */
+int64_t visible_page(const inputs *in, int64_t b, int64_t n);
 
-/* Floating-point operations, 2 for a multiply and an add: 2 * (D + Dv) a visible
- * pair and query head. */
-double visible_flop(const attn_softmax_desc *d, const int32_t *lens);
+/* Keys first .. end - 1 that query i has in its range; first == end: none. */
+typedef struct visible_keys {
+    int64_t first, end;
+} visible_keys;
+
+visible_keys visible_of(const attn_softmax_desc *d, const visible_batch *x, int64_t i);
+
+/* Element (b, h, i, j) of an array whose sizes may be 1. */
+int64_t visible_at(const int64_t size[4], int64_t b, int64_t h, int64_t i, int64_t j);
+
+/* Whether mask and bias let query i of head h see key j, which is in its range. */
+bool visible_pair(const inputs *in, int64_t b, int64_t h, int64_t i, int64_t j);
+
+/* Whether a query sees any key. */
+bool visible_any(const inputs *in, const visible_batch *x, int64_t b, int64_t h, int64_t i);
+
+/* ATTN_CLAMPED_ bits of these lists: those that must be reported, and those that may
+ * be besides, because no query needs the page. */
+void visible_clamped(const inputs *in, int32_t *must, int32_t *may);
+
+/* Pairs (query, key) in range of one head, summed over all batches, were all lengths
+ * those of the problem. */
+double visible_pairs(const attn_softmax_desc *d);
+
+/* Floating-point operations, 2 for a multiply and an add: 2 * (D + Dv) a pair in range
+ * and query head. */
+double visible_flop(const attn_softmax_desc *d);
 
 #endif

@@ -3,7 +3,10 @@
 # On a machine with a GPU: builds, runs every test that needs no other OpenCL
 # implementation than those found, and writes the cross-vendor record.
 #
-# usage: [SETS="small medium"] [BENCH=0] tools/gpu/validate.sh OUT_FOLDER [FOLDER_WITH_DEBS]
+# usage: [SETS="small medium"] [BENCH=0] [LIMIT=SECONDS] [OPTIONS="--rounds 2"] tools/gpu/validate.sh OUT_FOLDER [FOLDER_WITH_DEBS]
+#
+# Where there is an nvcc, CUDA is built too, for the architectures ARCHS alone (90a);
+# SANITIZE=1 runs the checkers of compute-sanitizer over its kernels first.
 #
 # NVIDIA's OpenCL library may be there without being registered: it is named in an
 # .icd file of a folder of our own, together with the ones that are registered.
@@ -34,10 +37,24 @@ if ! grep -qs nvidia "$work"/vendors/*.icd; then
 fi
 export OCL_ICD_VENDORS=$work/vendors OCL_ICD_FILENAMES=
 
-[ -f "$work/build/build.ninja" ] || meson setup "$work/build" > "$out/meson.txt" 2>&1 ||
+cuda=(-Dcuda=auto)
+export PATH=$PATH:/usr/local/cuda/bin
+if command -v nvcc > /dev/null; then cuda=(-Dcuda=enabled "-Dnvcc_archs=${ARCHS:-90a}"); fi
+[ -f "$work/build/build.ninja" ] || meson setup "$work/build" "${cuda[@]}" > "$out/meson.txt" 2>&1 ||
     { cat "$out/meson.txt"; exit 1; }
 ninja -C "$work/build" > "$out/ninja.txt" 2>&1 || { tail -40 "$out/ninja.txt"; exit 1; }
 "$work/build/tools/attn-info" | tee "$out/attn-info.txt"
+
+# A fault of a kernel is told apart from a wrong result before anything else runs.
+if [ "${SANITIZE:-0}" = 1 ]; then
+    for tool in memcheck racecheck synccheck initcheck; do
+        timeout 300 compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 \
+            "$work/build/tools/attn-validate" --device cuda:0 --rounds 1 --repeat 1 \
+            --cases tests/cases/tiny.txt > "$out/sanitize-$tool.txt" 2>&1 ||
+            echo "compute-sanitizer $tool: exit $?, see sanitize-$tool.txt"
+        tail -3 "$out/sanitize-$tool.txt"
+    done
+fi
 
 # Speed first, on a quiet machine; then every variant against the oracle and device
 # against device, two sets of problems side by side.
@@ -46,9 +63,12 @@ for device in $([ "${BENCH:-1}" = 0 ] || "$tools/attn-info" | sed -n 's/^\(openc
     timeout 100 "$tools/attn-bench" --device "$device" > "$out/bench-${device/:/-}.txt" || true
     cut -c1-220 "$out/bench-${device/:/-}.txt"
 done
+stress=100 # once is enough for what belongs to no set
 for set in ${SETS:-small medium}; do
-    timeout 420 "$tools/attn-validate" --cases "tests/cases/$set.txt" --json \
-        > "$out/validate-$set.json" &
+    # shellcheck disable=SC2086 # options are words
+    timeout "${LIMIT:-420}" "$tools/attn-validate" --cases "tests/cases/$set.txt" --json \
+        --stress $stress ${OPTIONS:-} > "$out/validate-$set.json" &
+    stress=0
 done
 wait
 python3 - "$out"/validate-*.json <<'P'

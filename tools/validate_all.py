@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Runs attn-validate on every implementation that is here and joins the reports.
+
+usage: validate_all.py TOOLS [--out FILE] [--icd NAME=ICD]... [--only NAME]...
+
+TOOLS is the folder with the built tools. The implementations: the host's own kernels,
+PoCL, Mesa's rusticl, oclgrind with --data-races, and one for each --icd: a driver that is
+not registered, as an .icd file or a folder of them (Intel's runtime for CPUs as
+CONTRIBUTING.md unpacks it, say). FILE is docs/validation.md unless it is named. What is not
+installed is named in the report. Exits with 1 if anything failed.
+"""
+import argparse
+import datetime
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CASES = ROOT / "tests" / "cases"
+
+# name, title, how tests/on.py selects it, options: all problems where a kernel compiles and
+# runs fast, fewer where it does not
+TINY, SMALL, MEDIUM = (["--cases", str(CASES / f"{name}.txt")]
+                       for name in ("tiny", "small", "medium"))
+RUNS = [
+    ("host", "The host's kernels", "none", ["--device", "host", *SMALL, *MEDIUM]),
+    ("pocl", "PoCL", "pocl", ["--device", "opencl:0", "--rounds", "2", *SMALL, *MEDIUM]),
+    ("rusticl", "Mesa's rusticl", "rusticl",
+     ["--device", "opencl:0", "--rounds", "1", "--repeat", "2", "--stress", "10", *SMALL]),
+    ("oclgrind", "oclgrind, a checker of races and addresses", "oclgrind",
+     ["--device", "opencl:0", "--rounds", "1", "--repeat", "1", "--stress", "0", *TINY]),
+]
+SKIPPED = 77
+
+
+def command(how, tool, options, cache):
+    """The command and its environment: one implementation is visible and no other."""
+    if how.startswith("icd:"):
+        return [str(tool), *options], dict(os.environ, OCL_ICD_VENDORS=how[4:],
+                                           ATTN_CACHE_DIR=cache)
+    return [sys.executable, str(ROOT / "tests" / "on.py"), how, str(tool), *options], None
+
+
+def run(title, how, options, tool):
+    print(f"{title}: {' '.join(options)}", file=sys.stderr, flush=True)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as cache:
+        args, env = command(how, tool, [*options, "--markdown"], cache)
+        done = subprocess.run(args, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    return done.returncode, done.stdout, time.monotonic() - start
+
+
+def outcome(status, text):
+    """What the summary says: attn-validate's last line, or why there is none."""
+    counts = re.findall(r"(?m)^\d+ passed, \d+ failed, \d+ skipped$", text)
+    if status == SKIPPED:
+        return "not installed here"
+    if not counts:
+        return f"no report: exit status {status}"
+    told = status == 0 or (status == 1 and ", 0 failed" not in counts[-1])
+    return counts[-1] + ("" if told else f"; exit status {status}, see there")
+
+
+def section(title, options, text):
+    """One report as a part of the whole: its headings go one level down."""
+    shown = " ".join(o.replace(str(ROOT) + "/", "") for o in options)
+    body = re.sub(r"(?m)\A# .*\n+", "", text)
+    body = re.sub(r"(?m)^(#+ )", r"#\1", body)
+    return f"## {title}\n\n`attn-validate {shown}`\n\n{body.strip()}\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("tools", type=pathlib.Path)
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs" / "validation.md")
+    parser.add_argument("--icd", action="append", default=[], metavar="NAME=ICD")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    args = parser.parse_args()
+    tool = args.tools.resolve() / "attn-validate"
+    runs = list(RUNS)
+    for icd in args.icd:
+        name, _, path = icd.partition("=")
+        if not path or not pathlib.Path(path).exists():
+            sys.exit(f"--icd {icd}: want NAME=ICD, an .icd file or a folder of them")
+        runs.append((name, name, f"icd:{pathlib.Path(path).resolve()}",
+                     ["--device", "opencl:0", "--rounds", "2", *SMALL]))
+    unknown = set(args.only) - {name for name, *_ in runs}
+    if unknown:
+        sys.exit(f"--only {unknown.pop()}: want one of {', '.join(r[0] for r in runs)}")
+    rows, sections, bad = [], [], False
+    for name, title, how, options in runs:
+        if args.only and name not in args.only:
+            continue
+        status, text, seconds = run(title, how, options, tool)
+        bad = bad or status not in (0, SKIPPED)
+        rows.append(f"| {title} | {outcome(status, text)} | {seconds / 60:.1f} |")
+        if text.strip() and status != SKIPPED:
+            sections.append(section(title, options, text))
+    machine = os.uname()
+    head = ["# Validation", "",
+            "Every variant of every implementation of OpenCL at hand, and of the host, against",
+            "the double-precision oracle: what `attn-validate` says, joined by",
+            "`tools/validate_all.py`. Tolerances and checks: *attn-validate*(1).", "",
+            f"{datetime.date.today()}, {machine.sysname} {machine.machine}.", "",
+            "| implementation | result | minutes |", "|---|---|---:|", *rows, ""]
+    args.out.parent.mkdir(exist_ok=True)
+    args.out.write_text("\n".join(head) + "\n" + "\n".join(sections), encoding="utf-8")
+    print(args.out)
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())
