@@ -26,7 +26,7 @@ ALLOWED = {
     "src/backend": ["plan/step.h", "backend/"],
     "src/api": ["core/", "problem/", "plan/", "backend/backend.h", "backend/list.h", "api/"],
     "cl_kernels": ["common/", "softmax/"],
-    "cuda_kernels": ["common/"],
+    "cuda_kernels": ["common/", "softmax/"],
     "tools": ["tools/", ""],
     "examples": [],
 }

@@ -226,6 +226,72 @@ static void what_does_not_belong_is_refused(void **state)
     }
 }
 
+/* The two halves of the keys, merged on the caller's queue: only the events order the
+ * writes, a kernel for each part, the read. */
+static void a_merge_between_events(void **state)
+{
+    enum { ROWS = B * H * L };
+
+    (void)state;
+    for (int d = 0; d < n_devices; d++) {
+        const int64_t rows[4] = { B, H, L, 1 }, one[4] = { H * L, L, 1, 1 };
+        cl_command_queue_properties can = 0;
+        cl_event written[2] = { NULL }, done = NULL;
+        attn_tensor part_o[2], part_lse[2];
+        attn_merge_args args = { .size = sizeof args, .n_parts = 2 };
+        float half[ROWS], have[N];
+        cl_mem lse, o, work;
+        cl_int code;
+        fixture f;
+
+        CL_OK(clGetDeviceInfo(devices[d], CL_DEVICE_QUEUE_PROPERTIES, sizeof can, &can,
+                              NULL));
+        open_device(&f, d, can & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
+        lse = clCreateBuffer(f.context, CL_MEM_READ_WRITE, sizeof half, NULL, &code);
+        CL_OK(code);
+        o = f.o;
+        for (int i = 0; i < ROWS; i++)
+            half[i] = (float)(i % 7);
+        /* equal parts of equal weight: O stays, the LSE grows by ln 2 */
+        for (int p = 0; p < 2; p++) {
+            part_o[p] = attn_tensor_cl(p ? f.k : f.q, 0, ATTN_F32, size, stride);
+            part_lse[p] = attn_tensor_cl(lse, 0, ATTN_F32, rows, one);
+        }
+        args.part_o = part_o;
+        args.part_lse = part_lse;
+        args.o = attn_tensor_cl(o, 0, ATTN_F32, size, stride);
+        args.workspace_bytes = attn_merge_workspace_bytes(f.ctx, &args);
+        work =
+            clCreateBuffer(f.context, CL_MEM_READ_WRITE, args.workspace_bytes, NULL, &code);
+        CL_OK(code);
+        args.workspace = work;
+        check_error(attn_merge(f.ctx, &args, NULL), ATTN_ERR_INVALID, "stream is NULL");
+        check_error(attn_merge_opencl(f.ctx, &args, NULL, 0, NULL, NULL), ATTN_ERR_INVALID,
+                    "queue is NULL");
+        check_error(attn_merge_opencl(f.ctx, &args, f.queue, 1, NULL, NULL),
+                    ATTN_ERR_INVALID, "n_wait = 1");
+        for (int i = 0; i < 20; i++) {
+            CL_OK(clEnqueueWriteBuffer(f.queue, lse, CL_FALSE, 0, sizeof half, half, 0,
+                                       NULL, &written[0]));
+            CL_OK(clEnqueueWriteBuffer(f.queue, f.q, CL_FALSE, 0, sizeof f.in, f.in, 0,
+                                       NULL, &written[1]));
+            check_ok(attn_merge_opencl(f.ctx, &args, f.queue, 2, written, &done));
+            memset(have, 0xff, sizeof have);
+            CL_OK(clEnqueueReadBuffer(f.queue, o, CL_TRUE, 0, sizeof have, have, 1, &done,
+                                      NULL));
+            for (int k = 0; k < N; k++)
+                if (!(fabsf(have[k] - f.in[k]) < 1e-6f))
+                    fail_msg("o[%d] = %g, want %g", k, (double)have[k], (double)f.in[k]);
+            CL_OK(clReleaseEvent(written[0]));
+            CL_OK(clReleaseEvent(written[1]));
+            CL_OK(clReleaseEvent(done));
+        }
+        CL_OK(clReleaseMemObject(lse));
+        CL_OK(clReleaseMemObject(work));
+        close_device(&f);
+    }
+}
+
 /* Two halves of one device share a context: kernels belong to one of them. */
 static void sub_devices_of_one_context(void **state)
 {
@@ -310,6 +376,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_order_the_work),
         cmocka_unit_test(an_empty_call_has_its_event),
+        cmocka_unit_test(a_merge_between_events),
         cmocka_unit_test(what_does_not_belong_is_refused),
         cmocka_unit_test(sub_devices_of_one_context),
         cmocka_unit_test(threads_share_a_plan),

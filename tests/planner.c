@@ -139,6 +139,31 @@ static int64_t define(const attn_step *s, const char *name)
     return 0;
 }
 
+/* The place of a variant in the target's list. */
+static int place(const attn_target *t, const char *variant)
+{
+    for (int v = 0; t->variants[v]; v++)
+        if (!strcmp(t->variants[v]->name, variant))
+            return v;
+    fail_msg("%s has no %s", t->backend, variant);
+    return 0;
+}
+
+/* One step keeps the limits of its device; a library's has no defines. */
+static void step_fits(const attn_step *s, const attn_problem *p, const attn_target *t,
+                      const char *text)
+{
+    assert_true(s->tile_q >= 1 && s->tile_k >= 1 && s->block >= 1);
+    assert_true(s->block <= t->caps.max_group);
+    if (s->n_defines) {
+        assert_int_equal(define(s, "D"), p->d);
+        assert_int_equal(define(s, "DV"), p->dv);
+    }
+    if (!strcmp(t->backend, "opencl") && s->fast_bytes > t->caps.fast_bytes)
+        fail_msg("%s: %s wants %lld bytes of %lld", text, s->kernel,
+                 (long long)s->fast_bytes, (long long)t->caps.fast_bytes);
+}
+
 /* Every plan of every variant keeps the limits of its device. */
 static void every_plan_fits(void **state)
 {
@@ -169,22 +194,15 @@ static void every_plan_fits(void **state)
                         continue;
                     check_ok(attn_choose(&p, &t, named(t.variants[v]->name), &c));
                     plans++;
-                    assert_int_equal(c.n_steps, 1);
-                    assert_true(s->tile_q >= 1 && s->tile_k >= 1 && s->block >= 1);
-                    assert_true(s->block <= t.caps.max_group);
+                    assert_true(c.n_steps >= 1 && c.n_steps <= ATTN_MAX_STEPS);
+                    for (int n = 0; n < c.n_steps; n++)
+                        step_fits(&c.step[n], &p, &t, text);
                     assert_true(c.instance[0] &&
                                 strlen(c.instance) < sizeof c.instance - 1);
-                    assert_int_equal(define(s, "D"), p.d);
-                    assert_int_equal(define(s, "DV"), p.dv);
-                    if (!strcmp(t.backend, "opencl")) {
-                        if (s->fast_bytes > t.caps.fast_bytes)
-                            fail_msg("%s: %s: %s[%s] wants %lld bytes of %lld",
-                                     made_up[i].name, text, s->kernel, c.instance,
-                                     (long long)s->fast_bytes,
-                                     (long long)t.caps.fast_bytes);
-                        assert_int_equal(c.workspace_bytes, 0);
-                    } else {
-                        assert_int_equal(c.workspace_bytes, s->threads * s->scratch_bytes);
+                    assert_true(c.workspace_bytes >= 0 &&
+                                c.workspace_bytes <= t.caps.max_alloc_bytes);
+                    if (!strcmp(t.backend, "host")) {
+                        assert_true(c.workspace_bytes >= s->threads * s->scratch_bytes);
                         assert_int_equal(s->scratch_bytes % 64, 0);
                     }
                 }
@@ -271,7 +289,10 @@ static void which_variant_answers(void **state)
           "softmax_fwd_tile" },
         { "larger than any cache", 8, "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d5000",
           "softmax_fwd_reference" },
-        { "large heads on a GPU", 3, "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d257", NULL },
+        { "large heads on a GPU", 3, "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d257",
+          "softmax_fwd_math" },
+        { "scores that fit no block", 6,
+          "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk2000000000,d257", NULL },
         { "a feature beside the plain ones", 8,
           "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d8,softcap=2", "softmax_fwd_tile" },
     };
@@ -296,6 +317,30 @@ static void which_variant_answers(void **state)
     }
 }
 
+/* Pieces that the caller fixes are made by a variant that makes pieces, or not at all. */
+static void splits_are_kept_or_refused(void **state)
+{
+    static const int devices[] = { 1, 3, 8 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
+        const attn_target t = target_of(devices[i]);
+        attn_options options = { .size = sizeof options, .splits = 7 };
+        attn_problem p;
+        attn_choice c;
+
+        check_ok(attn_problem_parse(&p, "softmax_fwd:f32,b1,hq2,hkv2,lq999,lk700,d64"));
+        check_ok(attn_choose(&p, &t, &options, &c));
+        assert_string_equal(c.variant->name, "softmax_fwd_split");
+        assert_in_range(c.splits, 2, 7); /* pieces are whole tiles */
+        options.variant = t.variants[1]->name;
+        check_error(attn_choose(&p, &t, &options, &c), ATTN_ERR_UNSUPPORTED,
+                    "does not split the keys");
+        options.splits = 1; /* all in one: so does everybody */
+        check_ok(attn_choose(&p, &t, &options, &c));
+    }
+}
+
 /* Window (-1, -1) is no window: the same problem, so the same plan. */
 static void no_window_takes_the_same_path(void **state)
 {
@@ -313,10 +358,49 @@ static void no_window_takes_the_same_path(void **state)
     assert_memory_equal(&a, &b, sizeof a);
 }
 
+/* What is passed over is still there by name, and where nothing else is. */
+static void drawbacks_count_unless_named(void **state)
+{
+    static const struct {
+        const char *problem;
+        bool split;
+    } cases[] = {
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk32768,d64", true },
+        { "softmax_fwd:f32,b64,hq32,hkv8,lq8,lk32768,d64", true },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq512,lk32768,d64", false },
+        { "softmax_fwd:f32,b64,hq32,hkv8,lq1,lk20,d64", false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int d = 0; d < N_DEVICES; d++) {
+            attn_target t = target_of(d);
+            const int at = place(&t, "softmax_fwd_split");
+            attn_problem p;
+            attn_choice c;
+
+            check_ok(attn_problem_parse(&p, cases[i].problem));
+            if (strcmp(t.backend, "opencl") || attn_refusal(&p, &t, at))
+                continue;
+            assert_true(!attn_drawback(&p, &t, at) == cases[i].split);
+            check_ok(attn_choose(&p, &t, NULL, &c));
+            assert_true((c.index == at) == cases[i].split);
+            check_ok(attn_choose(&p, &t, named("softmax_fwd_split"), &c));
+            assert_int_equal(c.index, at);
+            assert_int_equal(c.splits, attn_ceil_div(p.lk, c.step[0].piece));
+            for (int v = 0; t.variants[v]; v++)
+                snprintf(t.verdict[v].denial, sizeof t.verdict[v].denial, "%s",
+                         v == at ? "" : "x");
+            check_ok(attn_choose(&p, &t, NULL, &c));
+            assert_int_equal(c.index, at);
+        }
+}
+
 /* What a device teaches rules a variant out, or makes its groups smaller. */
 static void verdicts_count(void **state)
 {
     attn_target t = target_of(3);
+    attn_verdict *const v = &t.verdict[place(&t, "softmax_fwd_tile_gpu")];
     attn_problem p;
     attn_choice c;
 
@@ -324,12 +408,11 @@ static void verdicts_count(void **state)
     check_ok(attn_problem_parse(&p, "softmax_fwd:f32,b1,hq1,hkv1,lq99,lk99,d64"));
     check_ok(attn_choose(&p, &t, NULL, &c));
     assert_string_equal(c.variant->name, "softmax_fwd_tile_gpu");
-    t.verdict[0].max_group = c.step[0].block / 4;
+    v->max_group = c.step[0].block / 4;
     check_ok(attn_choose(&p, &t, NULL, &c));
     assert_string_equal(c.variant->name, "softmax_fwd_tile_gpu");
-    assert_true(c.step[0].block <= t.verdict[0].max_group);
-    snprintf(t.verdict[0].denial, sizeof t.verdict[0].denial,
-             "failed its self-test here: x");
+    assert_true(c.step[0].block <= v->max_group);
+    snprintf(v->denial, sizeof v->denial, "failed its self-test here: x");
     check_ok(attn_choose(&p, &t, NULL, &c));
     assert_string_equal(c.variant->name, "softmax_fwd_tile_cpu");
     check_error(attn_choose(&p, &t, named("softmax_fwd_tile_gpu"), &c),
@@ -339,6 +422,7 @@ static void verdicts_count(void **state)
 /* A driver that cuts long loops off gets no problem that needs them. */
 static void cut_loops_are_refused(void **state)
 {
+    static const char *const whole[] = { "softmax_fwd_tile_gpu", "softmax_fwd_math" };
     attn_target t = target_of(3);
     attn_problem p;
     attn_choice c;
@@ -348,9 +432,12 @@ static void cut_loops_are_refused(void **state)
     check_ok(attn_problem_parse(&p, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk300,d64"));
     check_ok(attn_choose(&p, &t, NULL, &c));
     check_ok(attn_problem_parse(&p, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk65537,d4"));
-    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "cuts loops off");
+    for (int v = 0; v < 2; v++)
+        check_error(attn_choose(&p, &t, named(whole[v]), &c), ATTN_ERR_UNSUPPORTED,
+                    "cuts loops off");
     t.caps.max_loops = 0;
-    check_ok(attn_choose(&p, &t, NULL, &c));
+    for (int v = 0; v < 2; v++)
+        check_ok(attn_choose(&p, &t, named(whole[v]), &c));
 }
 
 static void explanations_name_what_was_not_chosen(void **state)
@@ -404,7 +491,9 @@ int main(void)
         cmocka_unit_test(plans_do_not_depend_on_batch_or_heads),
         cmocka_unit_test(the_starting_tile_keeps_its_budget),
         cmocka_unit_test(which_variant_answers),
+        cmocka_unit_test(splits_are_kept_or_refused),
         cmocka_unit_test(no_window_takes_the_same_path),
+        cmocka_unit_test(drawbacks_count_unless_named),
         cmocka_unit_test(verdicts_count),
         cmocka_unit_test(cut_loops_are_refused),
         cmocka_unit_test(explanations_name_what_was_not_chosen),

@@ -89,19 +89,19 @@ static void ask(session *s, int device)
         return;
     }
     for (size_t i = 0; i < n && i < MAX_VARIANTS; i++) {
+        /* with a reason it stands back as long as another takes the problem */
+        const bool takes = list[i].applicable && !list[i].reason[0];
         entry *e = &s->entry[s->n];
         if (!wanted(s->v, list[i].name))
             continue;
-        *e = (entry){ .device = device,
-                      .info = list[i],
-                      .chosen = list[i].applicable && !chosen };
+        *e = (entry){ .device = device, .info = list[i], .chosen = takes && !chosen };
         e->record = (record){ .device = device,
                               .variant = list[i].name,
                               .traits = list[i].traits,
                               .text = (char *)s->item->text,
                               .type = s->item->desc.type,
                               .outcome = OUTCOME_PASSED };
-        chosen = chosen || list[i].applicable;
+        chosen = chosen || takes;
         s->n++;
     }
 }

@@ -27,6 +27,7 @@
 #define ATTN_ATTN_H
 
 #include <attn/device.h>
+#include <attn/merge.h>
 #include <attn/plan.h>
 #include <attn/softmax.h>
 #include <attn/status.h>

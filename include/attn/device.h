@@ -44,6 +44,7 @@ typedef struct attn_device_info {
     int64_t max_loops;       /* the driver cuts a kernel's loops off, in silence,
                                 after so many iterations; 0: it does not      */
     char isa[32];            /* host: the instruction level in use            */
+    char blas[64];           /* the BLAS that the vendor variants call; "": none */
 } attn_device_info;
 
 /* A back end of this build: "cuda", "opencl" or "host". */
@@ -57,7 +58,8 @@ typedef struct attn_backend_info {
 typedef struct attn_variant_info {
     const char *name;        /* static                                        */
     int32_t applicable;      /* 1: it takes the problem                       */
-    char reason[160];        /* why not; "" if it does                        */
+    char reason[160];        /* why not; if it does, why the planner passes it over
+                                unless it is named, "" if it does not         */
     uint32_t traits;         /* ATTN_TRAIT_ bits                              */
 } attn_variant_info;
 
@@ -93,7 +95,9 @@ ATTN_API attn_status attn_device_list(attn_device_info *out, size_t cap, size_t 
  * These environment variables are read here, in attn_ctx_create_opencl() (but for
  * the device) and nowhere else: ATTN_DEVICE, ATTN_CACHE (0: no kernel cache on disk), ATTN_CACHE_DIR, XDG_CACHE_HOME, HOME,
  * ATTN_OPENCL_LIB (full name or folder of the OpenCL loader; also read by the two
- * list functions). Threads: safe. */
+ * list functions), ATTN_CLBLAST_LIB (likewise that of CLBlast),
+ * ATTN_CUDA_LIB (likewise the driver's libcuda.so.1). attn_ctx_create_cuda() reads the
+ * last one too. Threads: safe. */
 ATTN_API attn_status attn_ctx_create(const char *selector, attn_ctx **out);
 
 /* Waits for the context's own queue, frees everything it holds and sets *ctx to
@@ -133,7 +137,8 @@ ATTN_API attn_status attn_memory_download(attn_ctx *ctx, void *to, const void *m
                                           size_t offset, size_t bytes);
 
 /* What every variant of the context's back end answers to a problem, in the
- * planner's order: the first that says yes is what attn_plan_softmax() takes.
+ * planner's order: attn_plan_softmax() takes the first that says yes without a
+ * reason, or the first that says yes and may be chosen if there is none such.
  * The same code gives both answers. Writes at most `cap` entries, and their
  * full number to *n. ATTN_ERR_INVALID if desc breaks a rule. Threads: safe. */
 ATTN_API attn_status attn_softmax_variants(attn_ctx *ctx, const attn_softmax_desc *desc,

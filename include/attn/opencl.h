@@ -45,6 +45,11 @@ ATTN_API attn_status attn_execute_opencl(const attn_plan *plan, const attn_args 
                                          cl_command_queue queue, cl_uint n_wait,
                                          const cl_event *wait, cl_event *done);
 
+/* As attn_merge(), on the caller's queue; queue, events and `done` as above. */
+ATTN_API attn_status attn_merge_opencl(attn_ctx *ctx, const attn_merge_args *args,
+                                       cl_command_queue queue, cl_uint n_wait,
+                                       const cl_event *wait, cl_event *done);
+
 #ifdef __cplusplus
 }
 #endif

@@ -23,8 +23,9 @@ typedef struct attn_plan attn_plan;
 typedef struct attn_options {
     size_t size;         /* sizeof(attn_options), as the caller saw it         */
     const char *variant; /* take this variant or fail; NULL: the best that can */
-    int64_t splits;      /* pieces of the keys in variants that split them, 1 ..
-                            4096; 0: the planner's, whose pieces depend on Lk alone */
+    int64_t splits;      /* into at most so many pieces the keys are split, 1 .. 4096
+                            (pieces are equal and whole tiles): from 2 on by a variant
+                            that splits; 0: the planner's, that depend on Lk alone */
 } attn_options;
 
 /* The tensors of one execution. Sizes are those of this call: they must equal

@@ -139,7 +139,8 @@ attn_status attn_args_extent(const attn_problem *p, const attn_args *a, attn_ext
     return ATTN_OK;
 }
 
-/* A size of 1 that stands for more becomes that many, all at one place. */
+/* A size of 1 that stands for more becomes that many, all at one place. The stride of
+ * a single step, which may be any number, becomes 0. */
 static void broadcast(const attn_problem *p, attn_args *args, const attn_extent *e)
 {
     for (int k = 0; k < ATTN_ARGS; k++) {
@@ -148,9 +149,13 @@ static void broadcast(const attn_problem *p, attn_args *args, const attn_extent 
         int64_t want[4];
         attn_type type;
 
-        if (t->type == ATTN_TYPE_NONE)
+        if (t->type == ATTN_TYPE_NONE) {
+            *t = (attn_tensor){ .type = ATTN_TYPE_NONE };
             continue;
+        }
         attn_arg_want(p, args, e, k, &type, want, &may);
+        for (int i = 0; i < 3; i++)
+            t->stride[i] = t->size[i] == 1 ? 0 : t->stride[i];
         for (int i = 0; i < 4; i++)
             if (may & 1u << i && t->size[i] == 1 && want[i] != 1) {
                 t->size[i] = want[i];

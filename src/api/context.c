@@ -39,7 +39,9 @@ void attn_env_read(attn_env_storage *s)
     int n = 0;
 
     *s = (attn_env_storage){ .env = { .device = variable("ATTN_DEVICE"),
-                                      .opencl_lib = variable("ATTN_OPENCL_LIB") } };
+                                      .opencl_lib = variable("ATTN_OPENCL_LIB"),
+                                      .clblast_lib = variable("ATTN_CLBLAST_LIB"),
+                                      .cuda_lib = variable("ATTN_CUDA_LIB") } };
     if (cache && !strcmp(cache, "0"))
         return;
     if (dir)
@@ -193,6 +195,7 @@ attn_caps attn_caps_from_info(const attn_device_info *info)
         .max_alloc_bytes = info->max_alloc_bytes,
         .clock_mhz = info->clock_mhz,
         .max_loops = info->max_loops,
+        .blas = info->blas[0] != '\0',
     };
 }
 

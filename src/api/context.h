@@ -5,6 +5,8 @@
 
 #include <pthread.h>
 
+#include <attn/merge.h>
+
 #include "backend/backend.h"
 #include "plan/plan.h"
 
@@ -80,6 +82,42 @@ attn_status attn_args_extent(const attn_problem *p, const attn_args *args,
  * first .. last; false if that overflows. A view without elements has none. */
 bool attn_tensor_extent(const attn_tensor *t, int64_t *first, int64_t *last);
 bool attn_tensor_empty(const attn_tensor *t);
+
+/* One tensor of a call, and what is known of it. */
+typedef struct attn_operand {
+    const char *name;
+    const attn_tensor *t;
+    attn_type type;
+    int64_t size[4];              /* what it must have                         */
+    uint32_t broadcast;           /* bit i: size[i] may be 1 as well           */
+    int32_t layout;               /* place in problem->layout; -1: none promised */
+    bool output;
+    int64_t first, last;          /* elements touched; found by the check      */
+} attn_operand;
+
+/* Checks tensors, none with a layout, each for itself and outputs against all others.
+ * `buffers` as in attn_args_check(). */
+attn_status attn_operands_check(const attn_ctx *ctx, attn_operand *list, int n,
+                                bool buffers);
+
+/* A host tensor and its contiguous copy on the device. */
+typedef struct attn_mirror {
+    attn_tensor host;             /* broadcast dimensions (stride 0) count 1   */
+    attn_tensor *device;
+    size_t bytes;                 /* of the copy                               */
+    bool output;
+    attn_layout *layout;          /* of the problem; NULL: it has none there   */
+} attn_mirror;
+
+/* Makes the copy from m's host, output, device and layout; `fill`: and uploads it. */
+attn_status attn_mirror_open(attn_ctx *ctx, attn_mirror *m, bool fill);
+
+/* Downloads an output if `st` is ATTN_OK, and frees the copy, if there is one. */
+attn_status attn_mirror_close(attn_ctx *ctx, attn_mirror *m, attn_status st);
+
+/* attn_merge() with everything that a back end's own call adds. */
+attn_status attn_merge_on(attn_ctx *ctx, const attn_merge_args *args,
+                          const attn_stream *stream);
 
 /* Every tensor of attn_args, in one list: what each is for. */
 typedef struct attn_arg {

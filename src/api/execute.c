@@ -50,13 +50,13 @@ static attn_status check_workspace(const attn_plan *plan, attn_args *args)
     if (known && known < want)
         return attn_fail(ATTN_ERR_WORKSPACE, "workspace has %zu bytes, want %zu bytes",
                          known, want);
-    if (ctx->backend->on_host && (uintptr_t)args->workspace % 64)
+    if (ctx->backend->addresses && (uintptr_t)args->workspace % 64)
         return attn_fail(ATTN_ERR_WORKSPACE, "workspace = %p, want a multiple of 64 bytes",
                          args->workspace);
     for (int k = 0; k < ATTN_ARGS; k++) {
         const attn_tensor *t = attn_arg_tensor(args, k);
-        if (ctx->backend->on_host ? within(args->workspace, want, t)
-                                  : args->workspace == t->data)
+        if (ctx->backend->addresses ? within(args->workspace, want, t)
+                                    : args->workspace == t->data)
             return attn_fail(ATTN_ERR_INVALID,
                              "workspace overlaps %s, want memory of its own",
                              attn_arg_list[k].name);

@@ -7,15 +7,6 @@
 #include "core/size.h"
 #include "core/status.h"
 
-/* A host tensor and its contiguous copy on the device. */
-typedef struct mirror {
-    attn_tensor host; /* broadcast dimensions (stride 0) count 1 */
-    attn_tensor *device;
-    size_t bytes; /* of the copy */
-    bool output;
-    attn_layout *layout; /* of the problem; NULL: it has none there */
-} mirror;
-
 static bool contiguous(const attn_tensor *t)
 {
     int64_t want = 1;
@@ -69,7 +60,7 @@ static char *first_byte(const attn_tensor *t)
     return (char *)t->data + t->offset * (int64_t)attn_type_bytes(t->type);
 }
 
-static attn_status upload(attn_ctx *ctx, const mirror *m)
+static attn_status upload(attn_ctx *ctx, const attn_mirror *m)
 {
     char *packed = NULL;
     attn_status st;
@@ -84,7 +75,7 @@ static attn_status upload(attn_ctx *ctx, const mirror *m)
     return st;
 }
 
-static attn_status download(attn_ctx *ctx, const mirror *m)
+static attn_status download(attn_ctx *ctx, const attn_mirror *m)
 {
     char *packed = NULL;
     attn_status st;
@@ -146,7 +137,7 @@ static attn_status run(attn_ctx *ctx, const attn_problem *problem,
 
 /* What a mirror stores, and the device's view of it: a broadcast dimension stays
  * one. */
-static attn_status mirror_make(mirror *m)
+static attn_status mirror_make(attn_mirror *m)
 {
     const attn_tensor host = m->host;
     attn_tensor *d = m->device;
@@ -169,6 +160,25 @@ static attn_status mirror_make(mirror *m)
     return ATTN_OK;
 }
 
+attn_status attn_mirror_open(attn_ctx *ctx, attn_mirror *m, bool fill)
+{
+    attn_status st = mirror_make(m);
+
+    if (st == ATTN_OK && !attn_tensor_empty(&m->host))
+        st = attn_memory_alloc(ctx, m->bytes, &m->device->data);
+    if (st == ATTN_OK && fill && !attn_tensor_empty(&m->host))
+        st = upload(ctx, m);
+    return st;
+}
+
+attn_status attn_mirror_close(attn_ctx *ctx, attn_mirror *m, attn_status st)
+{
+    if (st == ATTN_OK && m->output && m->device->data)
+        st = download(ctx, m);
+    attn_memory_free(ctx, &m->device->data);
+    return st;
+}
+
 /* Nothing is written: then nothing is copied either, but the answer to an
  * unsupported problem stays the same. */
 static attn_status plan_only(attn_ctx *ctx, const attn_problem *p,
@@ -188,7 +198,7 @@ static attn_status run_mirrored(attn_ctx *ctx, attn_problem *p, const attn_optio
     /* then rows that belong to no query come back as they were */
     const bool partial = p->features & (ATTN_FEAT_LENS_Q | ATTN_FEAT_PACKED_Q) ||
                          host->status.type != ATTN_TYPE_NONE;
-    mirror all[ATTN_ARGS] = { 0 };
+    attn_mirror all[ATTN_ARGS] = { 0 };
     attn_status st = ATTN_OK;
     int n = 0;
 
@@ -196,32 +206,21 @@ static attn_status run_mirrored(attn_ctx *ctx, attn_problem *p, const attn_optio
         return plan_only(ctx, p, options);
     for (int k = 0; k < ATTN_ARGS && st == ATTN_OK; k++) {
         const attn_arg *arg = &attn_arg_list[k];
-        mirror *m = &all[n];
+        attn_mirror *m = &all[n];
 
-        *m = (mirror){ .host = *attn_arg_tensor(host, k),
-                       .device = attn_arg_tensor(&device, k),
-                       .layout = arg->layout >= 0 ? &p->layout[arg->layout] : NULL,
-                       .output = arg->output };
+        *m = (attn_mirror){ .host = *attn_arg_tensor(host, k),
+                            .device = attn_arg_tensor(&device, k),
+                            .layout = arg->layout >= 0 ? &p->layout[arg->layout] : NULL,
+                            .output = arg->output };
         if (m->host.type == ATTN_TYPE_NONE)
             continue;
         n++;
-        st = mirror_make(m);
-    }
-    for (int i = 0; i < n && st == ATTN_OK; i++) {
-        const mirror *m = &all[i];
-        if (attn_tensor_empty(&m->host))
-            continue;
-        st = attn_memory_alloc(ctx, m->bytes, &m->device->data);
-        if (st == ATTN_OK && (!m->output || partial))
-            st = upload(ctx, m);
+        st = attn_mirror_open(ctx, m, !m->output || partial);
     }
     if (st == ATTN_OK)
         st = run(ctx, p, options, &device);
-    for (int i = 0; i < n && st == ATTN_OK; i++)
-        if (all[i].output && all[i].device->data)
-            st = download(ctx, &all[i]);
     for (int i = 0; i < n; i++)
-        attn_memory_free(ctx, &all[i].device->data);
+        st = attn_mirror_close(ctx, &all[i], st);
     return st;
 }
 

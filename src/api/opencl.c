@@ -50,3 +50,20 @@ attn_status attn_execute_opencl(const attn_plan *plan, const attn_args *args,
         plan, args,
         &(attn_stream){ .queue = queue, .n_wait = n_wait, .wait = wait, .done = done });
 }
+
+attn_status attn_merge_opencl(attn_ctx *ctx, const attn_merge_args *args,
+                              cl_command_queue queue, cl_uint n_wait, const cl_event *wait,
+                              cl_event *done)
+{
+    if (!ctx || !queue)
+        return attn_fail(ATTN_ERR_INVALID, "%s is NULL", ctx ? "queue" : "ctx");
+    if (ctx->backend != attn_backend_find("opencl"))
+        return attn_fail(ATTN_ERR_INVALID, "ctx is on \"%s\", want \"opencl\"",
+                         ctx->backend->name);
+    if (!n_wait != !wait)
+        return attn_fail(ATTN_ERR_INVALID, "n_wait = %u with wait %s NULL",
+                         (unsigned)n_wait, wait ? "not" : "=");
+    return attn_merge_on(
+        ctx, args,
+        &(attn_stream){ .queue = queue, .n_wait = n_wait, .wait = wait, .done = done });
+}

@@ -16,15 +16,18 @@ static bool is_proven(const attn_ctx *ctx, const attn_kernel *kernel)
     return false;
 }
 
-static attn_status set_proven(attn_ctx *ctx, const attn_kernel *kernel)
+/* All kernels of a choice at once: they were tested together. */
+static attn_status set_proven(attn_ctx *ctx, const attn_kernel *const kernel[], int n)
 {
     const attn_kernel **grown =
-        realloc(ctx->proven, (ctx->n_proven + 1) * sizeof *ctx->proven);
+        realloc(ctx->proven, (ctx->n_proven + (size_t)n) * sizeof *ctx->proven);
 
     if (!grown)
         return attn_fail(ATTN_ERR_NO_MEMORY, "list of tested kernels");
     ctx->proven = grown;
-    ctx->proven[ctx->n_proven++] = kernel;
+    for (int i = 0; i < n; i++)
+        if (!is_proven(ctx, kernel[i]))
+            ctx->proven[ctx->n_proven++] = kernel[i];
     return ATTN_OK;
 }
 
@@ -35,8 +38,9 @@ static void learn(attn_verdict *verdict, const attn_step *step, int64_t limit)
 {
     if (limit >= 1)
         verdict->max_group = limit;
-    else if (!verdict->fast_bytes || step->fast_bytes <= verdict->fast_bytes)
-        verdict->fast_bytes = attn_max(step->fast_bytes - 1, 1);
+    else if (step->fast_bytes > 1 &&
+             (!verdict->fast_bytes || step->fast_bytes <= verdict->fast_bytes))
+        verdict->fast_bytes = step->fast_bytes - 1;
     else
         snprintf(verdict->denial, sizeof verdict->denial, "%.119s", attn_last_error());
 }
@@ -47,7 +51,7 @@ static attn_status prepare(attn_ctx *ctx, attn_plan *plan, bool *again)
 {
     attn_choice *c = &plan->choice;
     attn_verdict *verdict = &ctx->target.verdict[c->index];
-    bool proven = ctx->backend->on_host; /* no compiler of a driver in between */
+    bool proven = true; /* each of its kernels */
     attn_status st;
 
     *again = false;
@@ -62,16 +66,19 @@ static attn_status prepare(attn_ctx *ctx, attn_plan *plan, bool *again)
             *again = true;
             return ATTN_OK;
         }
-        proven = proven || is_proven(ctx, plan->kernel[i]);
+        proven = proven && is_proven(ctx, plan->kernel[i]);
     }
-    if (proven)
+    if (proven || ctx->backend->on_host) /* no compiler of a driver in between */
         return ATTN_OK;
     st = attn_selftest(ctx, &plan->problem, c, plan->kernel, verdict->denial,
                        sizeof verdict->denial);
-    if (st != ATTN_OK)
+    if (st != ATTN_OK &&
+        c->variant->traits & ATTN_TRAIT_VENDOR) /* a library's own limits */
+        snprintf(verdict->denial, sizeof verdict->denial, "%.119s", attn_last_error());
+    else if (st != ATTN_OK)
         return attn_fail_in(st, "self-test of %s", c->variant->name);
     *again = verdict->denial[0] != '\0';
-    return *again ? ATTN_OK : set_proven(ctx, plan->kernel[0]);
+    return *again ? ATTN_OK : set_proven(ctx, plan->kernel, c->n_steps);
 }
 
 attn_status attn_plan_problem(attn_ctx *ctx, const attn_problem *problem,
@@ -159,10 +166,14 @@ attn_status attn_softmax_variants(attn_ctx *ctx, const attn_softmax_desc *desc,
     pthread_mutex_lock(&ctx->lock);
     for (i = 0; ctx->target.variants[i]; i++) {
         const char *reason = attn_refusal(&problem, &ctx->target, (int)i);
+        const bool applicable = !reason;
+
         if (i >= cap)
             continue;
+        if (applicable)
+            reason = attn_drawback(&problem, &ctx->target, (int)i);
         out[i] = (attn_variant_info){ .name = ctx->target.variants[i]->name,
-                                      .applicable = !reason,
+                                      .applicable = applicable,
                                       .traits = ctx->target.variants[i]->traits };
         snprintf(out[i].reason, sizeof out[i].reason, "%s", reason ? reason : "");
     }

@@ -13,18 +13,6 @@
             return attn_fail(ATTN_ERR_INVALID, __VA_ARGS__); \
     } while (0)
 
-/* One tensor of the call, and what is known of it. */
-typedef struct operand {
-    const char *name;
-    const attn_tensor *t; /* NULL: left out                              */
-    attn_type type;
-    int64_t size[4];    /* what it must have                           */
-    uint32_t broadcast; /* bit i: size[i] may be 1 as well          */
-    int32_t layout;     /* place in problem->layout; -1: none promised */
-    bool output;
-    int64_t first, last; /* elements touched                            */
-} operand;
-
 bool attn_tensor_empty(const attn_tensor *t)
 {
     return !t->size[0] || !t->size[1] || !t->size[2] || !t->size[3];
@@ -71,12 +59,13 @@ static bool writes_twice(const attn_tensor *t)
     return false;
 }
 
-static attn_status check_layout(const attn_ctx *ctx, const operand *o, attn_layout layout)
+static attn_status check_layout(const attn_ctx *ctx, const attn_operand *o,
+                                attn_layout layout)
 {
     const attn_tensor *t = o->t;
     const int64_t bytes = attn_layout_bytes(layout, t->type);
     const int64_t elem = (int64_t)attn_type_bytes(t->type);
-    const uintptr_t base = ctx->backend->on_host ? (uintptr_t)t->data : 0;
+    const uintptr_t base = ctx->backend->addresses ? (uintptr_t)t->data : 0;
 
     if (layout == ATTN_LAYOUT_ANY)
         return ATTN_OK;
@@ -94,7 +83,7 @@ static attn_status check_layout(const attn_ctx *ctx, const operand *o, attn_layo
     return ATTN_OK;
 }
 
-static attn_status check_memory(const attn_ctx *ctx, const operand *o, bool buffers)
+static attn_status check_memory(const attn_ctx *ctx, const attn_operand *o, bool buffers)
 {
     const attn_tensor *t = o->t;
     const int64_t elem = (int64_t)attn_type_bytes(t->type);
@@ -104,7 +93,7 @@ static attn_status check_memory(const attn_ctx *ctx, const operand *o, bool buff
 
     RULE(t->data, "%s.data is NULL", o->name);
     RULE(t->offset >= 0, "%s.offset = %lld, want >= 0", o->name, (long long)t->offset);
-    if (!buffers || ctx->backend->on_host)
+    if (!buffers || ctx->backend->addresses)
         RULE((uintptr_t)t->data % (uintptr_t)elem == 0,
              "%s.data = %p, want a multiple of its element's %lld bytes", o->name, t->data,
              (long long)elem);
@@ -125,8 +114,8 @@ static attn_status check_memory(const attn_ctx *ctx, const operand *o, bool buff
     return ATTN_OK;
 }
 
-static attn_status check_operand(const attn_ctx *ctx, const attn_problem *p, operand *o,
-                                 bool buffers)
+static attn_status check_operand(const attn_ctx *ctx, const attn_problem *p,
+                                 attn_operand *o, bool buffers)
 {
     static const char axis[] = "BHLD";
     const attn_tensor *t = o->t;
@@ -166,9 +155,10 @@ static bool side_by_side(const attn_tensor *a, const attn_tensor *b, int64_t g,
     for (int k = 0; k < 2; k++) {
         const int64_t elem = (int64_t)attn_type_bytes(t[k]->type);
         for (int i = 0; i < 4; i++) {
-            const int64_t stride = t[k]->stride[i] * elem;
+            /* the stride of a single step may be any number */
+            const int64_t stride = t[k]->size[i] > 1 ? t[k]->stride[i] * elem : 0;
             const int64_t reach = (t[k]->size[i] - 1) * stride;
-            if (t[k]->size[i] > 1 && stride % g)
+            if (stride % g)
                 *(reach < 0 ? &low[k] : &high[k]) += reach;
         }
         high[k] += elem - 1;
@@ -178,7 +168,7 @@ static bool side_by_side(const attn_tensor *a, const attn_tensor *b, int64_t g,
     return at > high[0] - low[0] && at + (high[1] - low[1]) < g;
 }
 
-static bool overlap(const operand *a, const operand *b, bool addresses)
+static bool overlap(const attn_operand *a, const attn_operand *b, bool addresses)
 {
     const int64_t size_a = (int64_t)attn_type_bytes(a->t->type);
     const int64_t size_b = (int64_t)attn_type_bytes(b->t->type);
@@ -195,14 +185,14 @@ static bool overlap(const operand *a, const operand *b, bool addresses)
         return false;
     shift = (int64_t)(base_b - base_a) + b->t->offset * size_b - a->t->offset * size_a;
     for (int i = 0; i < 4; i++) {
-        const int64_t g = llabs(a->t->stride[i]) * size_a;
-        if (a->t->size[i] > 1 && g > size_a && side_by_side(a->t, b->t, g, shift))
+        const int64_t g = a->t->size[i] > 1 ? llabs(a->t->stride[i]) * size_a : 0;
+        if (g > size_a && side_by_side(a->t, b->t, g, shift))
             return false;
     }
     return true;
 }
 
-static attn_status check_overlap(const operand *list, int n, bool addresses)
+static attn_status check_overlap(const attn_operand *list, int n, bool addresses)
 {
     for (int i = 0; i < n; i++)
         for (int k = 0; k < n; k++) {
@@ -216,20 +206,31 @@ static attn_status check_overlap(const operand *list, int n, bool addresses)
     return ATTN_OK;
 }
 
+attn_status attn_operands_check(const attn_ctx *ctx, attn_operand *list, int n,
+                                bool buffers)
+{
+    attn_status st;
+
+    for (int i = 0; i < n; i++)
+        if ((st = check_operand(ctx, NULL, &list[i], buffers)) != ATTN_OK)
+            return st;
+    return check_overlap(list, n, !buffers || ctx->backend->addresses);
+}
+
 /* The tensors that are there, and what each must be. */
 static attn_status list_operands(const attn_problem *p, attn_args *a, const attn_extent *e,
-                                 operand *list, int *n)
+                                 attn_operand *list, int *n)
 {
     *n = 0;
     for (int k = 0; k < ATTN_ARGS; k++) {
         const attn_arg *arg = &attn_arg_list[k];
         const bool belongs = !arg->feature || (p->features & arg->feature);
-        operand *o = &list[*n];
+        attn_operand *o = &list[*n];
 
-        *o = (operand){ .name = arg->name,
-                        .t = attn_arg_tensor(a, k),
-                        .layout = arg->layout,
-                        .output = arg->output };
+        *o = (attn_operand){ .name = arg->name,
+                             .t = attn_arg_tensor(a, k),
+                             .layout = arg->layout,
+                             .output = arg->output };
         RULE(belongs || o->t->type == ATTN_TYPE_NONE,
              "%s is given, but the plan was made without %s", arg->name,
              attn_use_name(arg->feature));
@@ -248,7 +249,7 @@ attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p,
                             const attn_args *args, bool buffers, attn_extent *extent)
 {
     attn_args copy = *args;
-    operand list[ATTN_ARGS];
+    attn_operand list[ATTN_ARGS];
     attn_status st;
     int n = 0;
 
@@ -258,5 +259,5 @@ attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p,
     for (int i = 0; i < n; i++)
         if ((st = check_operand(ctx, p, &list[i], buffers)) != ATTN_OK)
             return st;
-    return check_overlap(list, n, !buffers || ctx->backend->on_host);
+    return check_overlap(list, n, !buffers || ctx->backend->addresses);
 }

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include <attn/device.h>
+#include <attn/merge.h>
 #include <attn/plan.h>
 #include <attn/tensor.h>
 
@@ -17,6 +18,8 @@
 typedef struct attn_env {
     const char *device;       /* ATTN_DEVICE                                   */
     const char *opencl_lib;   /* ATTN_OPENCL_LIB                               */
+    const char *cuda_lib;     /* ATTN_CUDA_LIB                                 */
+    const char *clblast_lib;  /* ATTN_CLBLAST_LIB                              */
     const char *cache_dir;    /* where kernels are kept on disk; NULL: nowhere */
 } attn_env;
 
@@ -83,6 +86,13 @@ typedef struct attn_backend {
                           const attn_step steps[], const attn_call *call,
                           const attn_stream *stream);
 
+    /* As launch, for a merge, all checked: the kernel and the step for parts of each
+     * type, by attn_type, those that occur (a back end on the host has no kernels). args
+     * NULL: only the wait list and the event matter. NULL: the back end has no merge. */
+    attn_status (*merge)(attn_device *dev, const attn_kernel *const kernel[],
+                         const attn_step step[], const attn_merge_args *args,
+                         const attn_stream *stream);
+
     /* Any thread. */
     attn_status (*wait)(attn_device *dev);
     attn_status (*alloc)(attn_device *dev, size_t bytes, void **out);
@@ -98,6 +108,10 @@ typedef struct attn_backend {
 
     /* Memory is addressed from the host: no copies for host arrays. */
     bool on_host;
+
+    /* A tensor's data is an address: it can be misaligned, and memory overlaps where
+     * addresses say so. Otherwise it is a handle of a whole buffer. */
+    bool addresses;
 } attn_backend;
 
 #endif

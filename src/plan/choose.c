@@ -51,9 +51,16 @@ const char *attn_drawback(const attn_problem *p, const attn_target *target, int 
     return v->worse ? v->worse(p, &caps) : NULL;
 }
 
-static attn_status unsupported(const attn_problem *p, const attn_target *target,
-                               const char *only)
+/* Why a variant does not do what the options ask beside the problem; NULL: it does. */
+static const char *unwilling(const attn_variant *v, const attn_options *options)
 {
+    return options && options->splits > 1 && !v->splits ? "does not split the keys" : NULL;
+}
+
+static attn_status unsupported(const attn_problem *p, const attn_target *target,
+                               const attn_options *options)
+{
+    const char *const only = options ? options->variant : NULL;
     char problem[256], reasons[2048];
     attn_text name = attn_text_in(problem, sizeof problem);
     attn_text text = attn_text_in(reasons, sizeof reasons);
@@ -63,6 +70,7 @@ static attn_status unsupported(const attn_problem *p, const attn_target *target,
         if (!only || !strcmp(only, target->variants[i]->name)) {
             const char *reason = attn_refusal(p, target, i);
 
+            reason = reason ? reason : unwilling(target->variants[i], options);
             attn_text_add(&text, "; %s: %s", target->variants[i]->name,
                           reason ? reason : attn_drawback(p, target, i));
         }
@@ -98,9 +106,10 @@ attn_status attn_options_read(attn_options *options, const attn_options *from)
 }
 
 /* The place of what attn_choose() picks; -1: nothing. */
-static int pick(const attn_problem *p, const attn_target *target, const char *only,
-                bool *known)
+static int pick(const attn_problem *p, const attn_target *target,
+                const attn_options *options, bool *known)
 {
+    const char *const only = options ? options->variant : NULL;
     int second = -1;
 
     for (int i = 0; target->variants[i]; i++) {
@@ -109,7 +118,7 @@ static int pick(const attn_problem *p, const attn_target *target, const char *on
         if (only && strcmp(only, v->name))
             continue;
         *known = true;
-        if (attn_refusal(p, target, i))
+        if (attn_refusal(p, target, i) || unwilling(v, options))
             continue;
         if (only || !attn_drawback(p, target, i))
             return i;
@@ -124,12 +133,12 @@ attn_status attn_choose(const attn_problem *p, const attn_target *target,
 {
     const char *const only = options ? options->variant : NULL;
     bool known = false;
-    const int i = pick(p, target, only, &known);
+    const int i = pick(p, target, options, &known);
     attn_caps caps;
 
     if (i < 0)
         return only && !known ? unknown_variant(target, only)
-                              : unsupported(p, target, only);
+                              : unsupported(p, target, options);
     caps = caps_for(target, i);
     memset(out, 0, sizeof *out);
     out->variant = target->variants[i];

@@ -36,6 +36,19 @@ static void explain_work(const attn_problem *p, const attn_target *target, attn_
         attn_text_add(text, "roofline   the device tells neither clock nor bandwidth\n");
 }
 
+/* As plan/step.h counts them, in one round. */
+static double groups_of(const attn_problem *p, const attn_step *s)
+{
+    const int64_t group = s->grouped && p->hkv ? p->hq / p->hkv : 1;
+    const int64_t queries = s->round_queries ? attn_min(s->round_queries, p->lq) : p->lq;
+    const int64_t heads =
+        s->round_heads ? attn_min(s->round_heads, p->b * p->hq) : p->b * p->hq;
+    const int64_t pieces = s->piece ? attn_max(attn_ceil_div(p->lk, s->piece), 1) : 1;
+
+    return (double)attn_ceil_div(queries * group, s->tile_q) *
+           ((double)heads / (double)group) * (double)pieces;
+}
+
 static void explain_choice(const attn_problem *p, const attn_target *target,
                            const attn_choice *choice, attn_text *text)
 {
@@ -45,14 +58,15 @@ static void explain_choice(const attn_problem *p, const attn_target *target,
     for (int i = 0; i < choice->n_steps; i++) {
         const attn_step *s = &choice->step[i];
         const int64_t units = attn_max(target->caps.compute_units, 1);
-        const double groups =
-            (double)attn_ceil_div(p->lq, s->tile_q) * (double)p->hq * (double)p->b;
+        const double groups = groups_of(p, s);
 
         attn_text_add(text,
-                      "step %d     %s: tiles of %lld queries x %lld keys, %.0f groups of "
+                      "step %d     %s: tiles of %lld %s x %lld keys, %.0f groups of "
                       "%lld, %.2f waves over %lld units\n",
-                      i + 1, s->kernel, (long long)s->tile_q, (long long)s->tile_k, groups,
-                      (long long)s->block, groups / (double)units, (long long)units);
+                      i + 1, s->kernel, (long long)s->tile_q,
+                      s->grouped ? "rows (query, head of a group)" : "queries",
+                      (long long)s->tile_k, groups, (long long)s->block,
+                      groups / (double)units, (long long)units);
     }
     if (choice->tile_reason)
         attn_text_add(text, "tile       %s\n", choice->tile_reason);
@@ -63,7 +77,18 @@ static void explain_choice(const attn_problem *p, const attn_target *target,
         attn_text_add(text, "           %10lld bytes  of %lld that a group has\n",
                       (long long)choice->step[0].fast_bytes,
                       (long long)target->caps.fast_bytes);
-    attn_text_add(text, "splits     keys are not split\n");
+    if (choice->splits)
+        attn_text_add(text, "splits     %lld pieces of up to %lld keys\n",
+                      (long long)choice->splits, (long long)choice->step[0].piece);
+    else
+        attn_text_add(text, "splits     keys are not split\n");
+    if (choice->step[0].round_heads || choice->step[0].round_queries)
+        attn_text_add(text, "rounds     of %lld heads of all batches and %lld queries\n",
+                      (long long)(choice->step[0].round_heads ? choice->step[0].round_heads
+                                                              : p->b * p->hq),
+                      (long long)(choice->step[0].round_queries
+                                      ? choice->step[0].round_queries
+                                      : p->lq));
     attn_text_add(text, "workspace  %lld bytes\n", (long long)choice->workspace_bytes);
 }
 
@@ -89,6 +114,8 @@ attn_status attn_explain(const attn_problem *p, const attn_target *target,
         const char *reason = attn_refusal(p, target, i);
         if (planned && i == choice.index)
             continue;
+        if (!reason && !only)
+            reason = attn_drawback(p, target, i);
         attn_text_add(text, "not        %s: %s\n", target->variants[i]->name,
                       reason ? reason
                       : only ? "takes it, but another was asked for by name"

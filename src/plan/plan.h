@@ -44,10 +44,16 @@ struct attn_variant {
     const char *about;           /* one line for people                       */
     uint32_t features;           /* ATTN_FEAT_ bits that it takes             */
     uint32_t traits;             /* ATTN_TRAIT_ bits                          */
+    bool splits;                 /* it splits the keys, in as many as asked for */
 
     /* NULL: applicable; otherwise the reason as --explain prints it, static.
      * Operation, type and features have been checked before. */
     const char *(*applicable)(const attn_problem *p, const attn_caps *c);
+
+    /* NULL (member or result): nothing; otherwise why the planner passes a variant
+     * over that would take the problem, as --explain prints it, static. Not asked of
+     * a variant that was named, and not heard where no other takes the problem. */
+    const char *(*worse)(const attn_problem *p, const attn_caps *c);
 
     /* Called only after applicable() said yes. */
     void (*lower)(const attn_problem *p, const attn_caps *c, attn_choice *out);
@@ -76,9 +82,14 @@ const attn_variant *const *attn_variants_for(const char *backend, const attn_cap
  * behind "supported?", the workspace and the launch. */
 const char *attn_refusal(const attn_problem *p, const attn_target *target, int index);
 
-/* Picks the first variant that takes the problem, or the one that `options` name (NULL:
- * none; read by attn_options_read()). INVALID: no variant of that name.
- * UNSUPPORTED: with every reason. */
+/* Why the planner passes variant `index` over although it takes the problem; NULL: it
+ * does not. */
+const char *attn_drawback(const attn_problem *p, const attn_target *target, int index);
+
+/* Picks the first variant that takes the problem and has no drawback, else the first
+ * that takes it and may be chosen; or the one that `options` name (NULL: none; read by
+ * attn_options_read()). INVALID: no variant of that name. UNSUPPORTED: with every
+ * reason. */
 attn_status attn_choose(const attn_problem *p, const attn_target *target,
                         const attn_options *options, attn_choice *out);
 
@@ -111,6 +122,9 @@ void attn_choice_instance(attn_choice *choice, const char *format, ...);
 
 /* The defines that every softmax kernel has: sizes, type, features, layouts. */
 void attn_step_softmax(attn_step *step, const attn_problem *p);
+
+/* The kernel that takes a part of such a type into a merge to type `o`. */
+void attn_merge_step(const attn_caps *c, attn_type part, attn_type o, attn_step *step);
 
 /* Whether keys are bounded on a side, by causal or window. */
 bool attn_problem_bounded_left(const attn_problem *p);

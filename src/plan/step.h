@@ -24,6 +24,7 @@ typedef struct attn_caps {
     int64_t max_alloc_bytes;
     int64_t clock_mhz;       /* 0: not told                                   */
     int64_t max_loops;       /* of a work-item's loops; 0: no limit           */
+    int32_t blas;            /* the device's BLAS is there                    */
 } attn_caps;
 
 /* "No bound" for left and right: larger than any distance of positions. */
@@ -56,6 +57,7 @@ typedef struct attn_step {
     int64_t fast_bytes;          /* local memory that a group uses             */
     int64_t threads;             /* host                                       */
     int64_t scratch_bytes;       /* host: workspace of one thread              */
+    int64_t round_blocks;        /* host: grouped tiles of rows in one round   */
 
     attn_type type;
     int64_t d, dv;

@@ -2,6 +2,7 @@
 /* plan/variants.c: the list of variants of each back end. */
 #include <string.h>
 
+#include "plan/cuda/variants.h"
 #include "plan/host/variants.h"
 #include "plan/opencl/variants.h"
 
@@ -11,6 +12,7 @@ const attn_variant *const *attn_variants_for(const char *backend, const attn_cap
         const char *backend;
         const attn_variant *const *(*list)(const attn_caps *caps);
     } lists[] = {
+        { "cuda", attn_cuda_variants },
         { "host", attn_host_variants },
         { "opencl", attn_opencl_variants },
     };

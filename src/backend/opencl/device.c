@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/opencl/clblast.h"
 #include "backend/opencl/opencl.h"
 #include "core/status.h"
 
@@ -28,6 +29,8 @@ static void close_device(attn_device **dev)
     }
     while (d->kernels) {
         attn_kernel *k = d->kernels;
+        if (k->library)
+            attn_clblast_clear(d->blas);
         d->kernels = k->next;
         attn_cl_kernel_free(d, k);
     }
@@ -56,6 +59,7 @@ static attn_status make_device(const attn_env *env, const attn_cl *cl, cl_contex
     dev->context = context;
     if ((st = attn_cl_info(cl, id, index, &dev->info)) != ATTN_OK)
         goto fail;
+    dev->blas = attn_clblast_load(env->clblast_lib, dev->info.blas, sizeof dev->info.blas);
     CL(cl->clGetDeviceInfo(id, CL_DEVICE_ADDRESS_BITS, sizeof address_bits, &address_bits,
                            NULL));
     dev->address_bits = address_bits;
@@ -161,6 +165,7 @@ const attn_backend attn_backend_opencl = {
     .close = close_device,
     .kernel = attn_cl_kernel,
     .launch = attn_cl_launch,
+    .merge = attn_cl_merge,
     .wait = attn_cl_wait,
     .alloc = attn_cl_alloc,
     .free = attn_cl_free,

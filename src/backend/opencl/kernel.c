@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/opencl/clblast.h"
 #include "backend/opencl/opencl.h"
 #include "core/status.h"
 
@@ -76,8 +77,10 @@ static attn_status make_kernel(attn_device *dev, const attn_step *step, char *op
     pthread_mutex_init(&k->lock, NULL);
     k->name = step->kernel;
     k->options = options;
-    if ((st = attn_cl_program(dev, k)) != ATTN_OK ||
-        (st = read_limits(dev, k)) != ATTN_OK) {
+    if ((k->library = attn_clblast_step(k->name))) {
+        k->max_group = dev->blas ? 1 : 0;
+    } else if ((st = attn_cl_program(dev, k)) != ATTN_OK ||
+               (st = read_limits(dev, k)) != ATTN_OK) {
         attn_cl_kernel_free(dev, k);
         return st;
     }

@@ -21,17 +21,17 @@ typedef struct arguments {
 #undef FIELD
 } arguments;
 
-static const struct {
-    const char *name;
-    size_t offset, bytes;
-} params[] = {
+static const attn_cl_param params[] = {
 #define ROW(KIND, name) { #name, offsetof(arguments, name), sizeof(c_##KIND) },
     SOFTMAX_FWD_PARAMS(ROW)
 #undef ROW
 };
 enum { N_PARAMS = sizeof params / sizeof params[0] };
 
-const cl_uint attn_cl_n_params = N_PARAMS;
+cl_uint attn_cl_n_params(const char *kernel)
+{
+    return strcmp(kernel, "softmax_merge") ? N_PARAMS : attn_cl_n_merge_params;
+}
 
 #define VIEW(a, name, t)                       \
     do {                                       \
@@ -122,16 +122,9 @@ static void fill(arguments *a, const attn_call *call)
     fill_tensors(a, t);
 }
 
-/* Where one execution goes. */
-typedef struct target {
-    const attn_cl *cl;
-    cl_command_queue queue;
-    const cl_event *wait;
-    cl_uint n_wait;
-} target;
-
 /* A caller's queue has been made anywhere; ours is known. */
-static attn_status find_queue(attn_device *dev, const attn_stream *stream, target *to)
+attn_status attn_cl_find_queue(attn_device *dev, const attn_stream *stream,
+                               attn_cl_target *to)
 {
     const attn_cl *cl = dev->cl;
     cl_command_queue_properties properties = 0;
@@ -139,7 +132,7 @@ static attn_status find_queue(attn_device *dev, const attn_stream *stream, targe
     cl_device_id device = NULL;
     attn_status st = ATTN_OK;
 
-    *to = (target){
+    *to = (attn_cl_target){
         .cl = cl, .queue = dev->queue, .wait = stream->wait, .n_wait = stream->n_wait
     };
     if (!stream->n_wait != !stream->wait)
@@ -233,22 +226,23 @@ static attn_status global_size(const attn_device *dev, const attn_step *step,
     return ATTN_OK;
 }
 
-/* Sets all arguments and enqueues: one critical section, since a cl_kernel holds
- * a single set of arguments. */
-static attn_status enqueue(const target *to, attn_kernel *k, const arguments *a,
-                           size_t global, size_t local, cl_event *done)
+/* One critical section, since a cl_kernel holds a single set of arguments. */
+attn_status attn_cl_enqueue(const attn_cl_target *to, const attn_kernel *kernel,
+                            const attn_cl_param *list, cl_uint n, const void *a,
+                            size_t global, size_t local, cl_event *done)
 {
+    attn_kernel *k = (attn_kernel *)kernel;
     attn_status st = ATTN_OK;
     cl_int code = CL_SUCCESS;
     cl_uint i = 0;
 
     pthread_mutex_lock(&k->lock);
-    for (; i < N_PARAMS && code == CL_SUCCESS; i++)
-        code = to->cl->clSetKernelArg(k->kernel, i, params[i].bytes,
-                                      (const char *)a + params[i].offset);
+    for (; i < n && code == CL_SUCCESS; i++)
+        code = to->cl->clSetKernelArg(k->kernel, i, list[i].bytes,
+                                      (const char *)a + list[i].offset);
     if (code != CL_SUCCESS) {
         st = attn_fail_in(attn_cl_fail(code, "clSetKernelArg"), "kernel %s, argument %s",
-                          k->name, params[i - 1].name);
+                          k->name, list[i - 1].name);
     } else {
         code = to->cl->clEnqueueNDRangeKernel(to->queue, k->kernel, 1, NULL, &global,
                                               &local, to->n_wait, to->wait, done);
@@ -262,25 +256,36 @@ static attn_status enqueue(const target *to, attn_kernel *k, const arguments *a,
 }
 
 /* One step of one round; `done` may be NULL. */
-static attn_status enqueue_step(attn_device *dev, const target *to, const attn_kernel *k,
-                                const attn_step *step, const attn_call *call,
-                                const span *round, arguments *a, cl_event *done)
+static attn_status enqueue_step(attn_device *dev, const attn_cl_target *to,
+                                const attn_kernel *k, const attn_step *step,
+                                const attn_call *call, const span *round, arguments *a,
+                                cl_event *done)
 {
     size_t global = 0;
-    attn_status st = global_size(dev, step, k, call, round, &global);
+    attn_status st;
 
+    if (k->library)
+        return k->library(dev, &(attn_cl_job){ .step = step,
+                                               .call = call,
+                                               .heads = round->heads,
+                                               .queries = round->queries,
+                                               .queue = to->queue,
+                                               .n_wait = to->n_wait,
+                                               .wait = to->wait,
+                                               .done = done });
+    st = global_size(dev, step, k, call, round, &global);
     a->round_head = (cl_int)round->head;
     a->round_heads = (cl_int)round->heads;
     a->round_query = (cl_int)round->query;
     a->round_queries = (cl_int)round->queries;
-    return st != ATTN_OK
-               ? st
-               : enqueue(to, (attn_kernel *)k, a, global, (size_t)step->block, done);
+    return st != ATTN_OK ? st
+                         : attn_cl_enqueue(to, k, params, N_PARAMS, a, global,
+                                           (size_t)step->block, done);
 }
 
 /* Each step after the one before, on an out-of-order queue too. The events of
  * the first and the last go out where asked for. */
-static attn_status enqueue_all(attn_device *dev, target *to, int n,
+static attn_status enqueue_all(attn_device *dev, attn_cl_target *to, int n,
                                const attn_kernel *const kernels[], const attn_step steps[],
                                const attn_call *call, cl_event *first, cl_event *last)
 {
@@ -334,9 +339,9 @@ attn_status attn_cl_launch(attn_device *dev, int n, const attn_kernel *const ker
     const attn_cl *cl = dev->cl;
     cl_event first = NULL, last = NULL;
     attn_status st;
-    target to;
+    attn_cl_target to;
 
-    if ((st = find_queue(dev, stream, &to)) != ATTN_OK)
+    if ((st = attn_cl_find_queue(dev, stream, &to)) != ATTN_OK)
         return st;
     if (n > 0 && (!call->len_q || !call->heads_q || !call->batch))
         n = 0;

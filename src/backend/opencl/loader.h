@@ -42,6 +42,7 @@
     X(clEnqueueWriteBuffer)      \
     X(clEnqueueNDRangeKernel)    \
     X(clEnqueueMarkerWithWaitList) \
+    X(clEnqueueBarrierWithWaitList) \
     X(clWaitForEvents)           \
     X(clGetEventInfo)            \
     X(clGetEventProfilingInfo)   \

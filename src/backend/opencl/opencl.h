@@ -11,6 +11,7 @@
 
 struct attn_device {
     const attn_cl *cl;
+    const struct attn_clblast *blas; /* NULL: not found                        */
     cl_device_id id;
     cl_context context;       /* retained; made here, or the caller's          */
     cl_command_queue queue;   /* own, in order, with profiling                 */
@@ -20,6 +21,19 @@ struct attn_device {
     attn_kernel *kernels;     /* list; grows until close                       */
 };
 
+/* A step of one round that a library enqueues, not a kernel of ours. */
+typedef struct attn_cl_job {
+    const attn_step *step;
+    const attn_call *call;
+    int64_t heads, queries;   /* of the round                                  */
+    cl_command_queue queue;
+    cl_uint n_wait;
+    const cl_event *wait;
+    cl_event *done;           /* NULL: not wanted                              */
+} attn_cl_job;
+
+typedef attn_status attn_cl_library(attn_device *dev, const attn_cl_job *job);
+
 /* One program holds one kernel: then local memory of others does not count
  * against its limit, and only what is launched is compiled. */
 struct attn_kernel {
@@ -28,6 +42,7 @@ struct attn_kernel {
     char *options;            /* with `name` the key                           */
     cl_program program;
     cl_kernel kernel;
+    attn_cl_library *library; /* not NULL: computes it, and there is no kernel  */
     int64_t max_group;
     int64_t fast_bytes;       /* local memory that it uses                     */
     pthread_mutex_t lock;     /* from the first argument set to the enqueue    */
@@ -93,8 +108,37 @@ attn_status attn_cl_launch(attn_device *dev, int n, const attn_kernel *const ker
                            const attn_step steps[], const attn_call *call,
                            const attn_stream *stream);
 
-/* How many parameters every kernel has. */
-extern const cl_uint attn_cl_n_params;
+/* How many parameters a kernel of that name has. */
+cl_uint attn_cl_n_params(const char *kernel);
+
+/* Where one execution goes. */
+typedef struct attn_cl_target {
+    const attn_cl *cl;
+    cl_command_queue queue;
+    const cl_event *wait;
+    cl_uint n_wait;
+} attn_cl_target;
+
+/* INVALID: the caller's queue is of another context or device, or can't be timed. */
+attn_status attn_cl_find_queue(attn_device *dev, const attn_stream *stream,
+                               attn_cl_target *to);
+
+/* Where a kernel's parameter lies in the struct of all. */
+typedef struct attn_cl_param {
+    const char *name;
+    size_t offset, bytes;
+} attn_cl_param;
+
+/* Sets the n arguments that `list` finds in `a`, and enqueues. `done` may be NULL. */
+attn_status attn_cl_enqueue(const attn_cl_target *to, const attn_kernel *kernel,
+                            const attn_cl_param *list, cl_uint n, const void *a,
+                            size_t global, size_t local, cl_event *done);
+
+/* merge.c */
+extern const cl_uint attn_cl_n_merge_params;
+attn_status attn_cl_merge(attn_device *dev, const attn_kernel *const kernel[],
+                          const attn_step step[], const attn_merge_args *args,
+                          const attn_stream *stream);
 
 /* memory.c */
 attn_status attn_cl_wait_event(attn_device *dev, cl_event event);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/opencl/clblast.h"
 #include "backend/opencl/opencl.h"
 #include "core/size.h"
 #include "core/status.h"
@@ -302,5 +303,6 @@ attn_status attn_cl_describe(const attn_env *env, int index, attn_device_info *i
 
     if ((st = attn_cl_find(env, index, &cl, &device)) != ATTN_OK)
         return st;
+    attn_clblast_load(env->clblast_lib, info->blas, sizeof info->blas);
     return attn_cl_info(cl, device, index, info);
 }

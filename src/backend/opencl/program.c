@@ -61,7 +61,7 @@ static cl_int build(attn_device *dev, attn_kernel *k, const char **call)
         return code != CL_SUCCESS ? code : CL_INVALID_KERNEL;
     *call = "number of its parameters";
     code = cl->clGetKernelInfo(k->kernel, CL_KERNEL_NUM_ARGS, sizeof n, &n, NULL);
-    if (code == CL_SUCCESS && n != attn_cl_n_params)
+    if (code == CL_SUCCESS && n != attn_cl_n_params(k->name))
         code = CL_INVALID_KERNEL_DEFINITION;
     return code;
 }

@@ -74,6 +74,7 @@ const attn_variant attn_host_softmax_fwd_split_variant = {
     .name = "softmax_fwd_split",
     .about = "keys split into pieces, merged in a second pass; vectors along D, OpenMP",
     .features = ATTN_FEATURES_ALL,
+    .splits = true,
     .applicable = applicable,
     .worse = worse,
     .lower = lower,

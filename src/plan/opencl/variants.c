@@ -11,13 +11,23 @@
 const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
 {
     static const attn_variant *const cpu[] = {
+        &attn_opencl_softmax_fwd_split_variant,
         &attn_opencl_softmax_fwd_tile_cpu_variant,
         &attn_opencl_softmax_fwd_tile_gpu_variant,
+        &attn_opencl_softmax_fwd_math_variant,
+        &attn_opencl_softmax_fwd_math_clblast_variant,
+        &attn_opencl_softmax_fwd_naive_variant,
+        &attn_opencl_softmax_fwd_naive_copy_variant,
         NULL,
     };
     static const attn_variant *const gpu[] = {
+        &attn_opencl_softmax_fwd_split_variant,
         &attn_opencl_softmax_fwd_tile_gpu_variant,
         &attn_opencl_softmax_fwd_tile_cpu_variant,
+        &attn_opencl_softmax_fwd_math_variant,
+        &attn_opencl_softmax_fwd_math_clblast_variant,
+        &attn_opencl_softmax_fwd_naive_variant,
+        &attn_opencl_softmax_fwd_naive_copy_variant,
         NULL,
     };
 

@@ -5,8 +5,13 @@
 
 #include "plan/plan.h"
 
+extern const attn_variant attn_opencl_softmax_fwd_split_variant;
 extern const attn_variant attn_opencl_softmax_fwd_tile_cpu_variant;
 extern const attn_variant attn_opencl_softmax_fwd_tile_gpu_variant;
+extern const attn_variant attn_opencl_softmax_fwd_math_variant;
+extern const attn_variant attn_opencl_softmax_fwd_math_clblast_variant;
+extern const attn_variant attn_opencl_softmax_fwd_naive_variant;
+extern const attn_variant attn_opencl_softmax_fwd_naive_copy_variant;
 
 /* Best first for such a device, ends with NULL. */
 const attn_variant *const *attn_opencl_variants(const attn_caps *caps);

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/planner_cuda.c: what is planned for CUDA devices, those nobody here owns too. */
+#include "tests/check.h"
+
+#include <stdio.h>
+
+#include <attn/attn.h>
+
+#include "core/size.h"
+#include "plan/plan.h"
+
+static const struct {
+    const char *name;
+    int64_t fast_bytes, max_group, compute_units;
+} made_up[] = {
+    { "compute capability 7.5", 64 * 1024, 1024, 40 }, { "8.0", 163 * 1024, 1024, 108 },
+    { "8.6, 8.9, 12.0", 99 * 1024, 1024, 84 },         { "9.0", 227 * 1024, 1024, 132 },
+    { "groups of 128", 227 * 1024, 128, 4 },
+};
+
+enum { N_DEVICES = sizeof made_up / sizeof made_up[0] };
+
+static attn_target target_of(int i)
+{
+    attn_target t = { .backend = "cuda",
+                      .caps = { .kind = ATTN_DEVICE_GPU,
+                                .compute_units = made_up[i].compute_units,
+                                .fast_bytes = made_up[i].fast_bytes,
+                                .max_group = made_up[i].max_group,
+                                .subgroup = 32,
+                                .vector_width = 1,
+                                .memory_bytes = (int64_t)16 << 30,
+                                .max_alloc_bytes = (int64_t)16 << 30,
+                                .clock_mhz = 1500 } };
+
+    t.variants = attn_variants_for(t.backend, &t.caps);
+    return t;
+}
+
+static attn_choice plan(int device, const char *problem)
+{
+    const attn_target t = target_of(device);
+    attn_problem p;
+    attn_choice c;
+
+    check_ok(attn_problem_parse(&p, problem));
+    check_ok(attn_choose(&p, &t, NULL, &c));
+    return c;
+}
+
+static int64_t define(const attn_step *s, const char *name)
+{
+    for (int i = 0; i < s->n_defines; i++)
+        if (!strcmp(s->define[i].name, name))
+            return s->define[i].value;
+    fail_msg("%s: no %s", s->kernel, name);
+    return 0;
+}
+
+/* Any D and Dv to 256, on any device: a plan, within its limits, whose kernel is named
+ * after the type and the class of its dimensions. */
+static void every_plan_fits(void **state)
+{
+    static const int64_t dims[] = { 1, 3, 40, 63, 64, 65, 80, 128, 129, 192, 255, 256 };
+    static const int64_t lens[] = { 1, 33, 64, 65, 1000, 65536 };
+    static const char *const types[] = { "f32", "f16", "bf16" };
+
+    (void)state;
+    for (int i = 0; i < N_DEVICES; i++)
+        for (size_t k = 0; k < 12 * 12 * 6 * 3; k++) {
+            const int64_t d = dims[k % 12], dv = dims[k / 12 % 12], most = attn_max(d, dv);
+            const char *const type = types[k / 864 % 3];
+            char text[256], name[64];
+            attn_choice c;
+
+            snprintf(text, sizeof text,
+                     "softmax_fwd:%s,b2,hq4,hkv2,lq%lld,lk777,d%lld,dv%lld", type,
+                     (long long)lens[k / 144 % 6], (long long)d, (long long)dv);
+            snprintf(name, sizeof name, "softmax_fwd_tile_%s_d%d_", type,
+                     most <= 64    ? 64
+                     : most <= 128 ? 128
+                                   : 256);
+            c = plan(i, text);
+            assert_int_equal(c.n_steps, 1);
+            assert_int_equal(strncmp(c.step[0].kernel, name, strlen(name)), 0);
+            assert_true(c.step[0].fast_bytes <= made_up[i].fast_bytes);
+            assert_true(c.step[0].block <= made_up[i].max_group);
+            assert_int_equal(c.step[0].block % 32, 0);
+            assert_int_equal(c.workspace_bytes, 0);
+            assert_true(strlen(c.instance) < sizeof c.instance - 1);
+        }
+}
+
+static void which_instance(void **state)
+{
+    static const struct {
+        int device;
+        const char *problem, *kernel;
+        int tile_q;
+    } cases[] = {
+        { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d64", "f32_d64_ranges", 128 },
+        { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d128,causal", "f32_d128_ranges",
+          128 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq4096,lk4096,d256,sinks,lens", "f16_d256_ranges",
+          64 },
+        { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d64,packed", "f32_d64_ranges",
+          128 },
+        { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d64,mask", "f32_d64_all", 128 },
+        { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d64,pages=16", "f32_d64_all", 128 },
+        { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d64,softcap=9", "f32_d64_all",
+          128 },
+        { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq64,lk4096,d64", "f32_d64_small", 32 },
+        { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq65,lk4096,d64", "f32_d64_ranges", 128 },
+        { 1, "softmax_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d64", "f32_d64_ranges", 128 },
+        { 1, "softmax_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d128", "f32_d128_small", 32 },
+        { 2, "softmax_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d64", "f32_d64_small", 32 },
+        { 0, "softmax_fwd:bf16,b1,hq1,hkv1,lq4096,lk4096,d256", "bf16_d256_small", 32 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_choice c = plan(cases[i].device, cases[i].problem);
+
+        assert_string_equal(c.step[0].kernel + strlen("softmax_fwd_tile_"),
+                            cases[i].kernel);
+        assert_int_equal(c.step[0].tile_q, cases[i].tile_q);
+    }
+}
+
+/* Four elements at once only where the layout and the row allow it. */
+static void wide_rows(void **state)
+{
+    static const struct {
+        const char *problem;
+        int q, o;
+    } cases[] = {
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq99,lk99,d64", 1, 1 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq99,lk99,d64,layout=8", 0, 0 },
+        { "softmax_fwd:f16,b1,hq1,hkv1,lq99,lk99,d64,layout=8", 1, 1 },
+        { "softmax_fwd:f16,b1,hq1,hkv1,lq99,lk99,d64,layout=4", 0, 0 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq99,lk99,d62,dv64", 0, 1 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq99,lk99,d64,dv5", 1, 0 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq99,lk99,d64,layout=any", 0, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_choice c = plan(3, cases[i].problem);
+
+        assert_int_equal(define(&c.step[0], "WIDE_Q"), cases[i].q);
+        assert_int_equal(define(&c.step[0], "WIDE_O"), cases[i].o);
+    }
+}
+
+/* B and H change neither the kernel nor the tile: a row gives the same bits alone and in
+ * a batch. */
+static void plans_do_not_depend_on_batch_or_heads(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_DEVICES; i++) {
+        const attn_choice a = plan(i, "softmax_fwd:f32,b1,hq1,hkv1,lq300,lk300,d64");
+        const attn_choice b = plan(i, "softmax_fwd:f32,b64,hq32,hkv8,lq300,lk300,d64");
+
+        assert_memory_equal(&a, &b, sizeof a);
+    }
+}
+
+static void what_is_refused(void **state)
+{
+    static const struct {
+        const char *problem, *says;
+    } cases[] = {
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d257", "over 256" },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d8,dv512", "over 256" },
+        { "softmax_fwd:f32,b1000000,hq1000000,hkv1,lq9,lk9,d8", "2^31 - 1" },
+    };
+    attn_target t = target_of(3);
+    attn_problem p;
+    attn_choice c;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        check_ok(attn_problem_parse(&p, cases[i].problem));
+        check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, cases[i].says);
+    }
+    t.caps.fast_bytes = 16 * 1024;
+    check_ok(attn_problem_parse(&p, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d64"));
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "no tile fits");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_plan_fits),
+        cmocka_unit_test(which_instance),
+        cmocka_unit_test(wide_rows),
+        cmocka_unit_test(plans_do_not_depend_on_batch_or_heads),
+        cmocka_unit_test(what_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
