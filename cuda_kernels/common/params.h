@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/* common/params.h: the parameters of every kernel: one plain struct, C and C++, which
+ * src/backend/cuda fills and the kernels take by value. Names and meaning are those of
+ * cl_kernels/common/params.h.
+ *
+ * Offsets and strides are in elements. A tensor that was left out is NULL and its flag
+ * or feature bit is 0. */
+#ifndef ATTN_COMMON_PARAMS_H
+#define ATTN_COMMON_PARAMS_H
+
+#include <stdint.h>
+
+/* Bits of `features`: what this plan's problem asks for, and what its layouts promise.
+ * X(name), the step's define of that name. */
+#define KFEATURE_LIST(X) \
+    X(FEAT_RANGE_LEFT)   /* queries see no key left of a bound (window)              */ \
+    X(FEAT_RANGE_RIGHT)  /* ... right of a bound (causal, window)                    */ \
+    X(FEAT_ALIGN_BR)     /* the last query stands at the last key                    */ \
+    X(FEAT_OFFSETS)      /* offsets holds the position of each batch's query 0       */ \
+    X(FEAT_LENS_Q)       /* lens_q, lens_kv hold the lengths of each batch           */ \
+    X(FEAT_LENS_KV) \
+    X(FEAT_PACKED_Q)     /* cu_q, cu_k say where each batch's tokens lie             */ \
+    X(FEAT_PACKED_K) \
+    X(FEAT_PAGES)        /* table says where each batch's pages lie                  */ \
+    X(FEAT_SOFTCAP) X(FEAT_BIAS) X(FEAT_MASK) X(FEAT_ALIBI) X(FEAT_SINKS) \
+    X(FEAT_LSE)          /* the LSE can be written                                   */ \
+    X(CONTIG_Q)          /* the last dimension has stride 1                          */ \
+    X(CONTIG_K) X(CONTIG_V) X(CONTIG_O) \
+    X(WIDE_Q)            /* and rows can be moved four elements at a time: so many   */ \
+    X(WIDE_K) X(WIDE_V)  /*   bytes divide base and strides, 4 divides the row       */ \
+    X(WIDE_O)
+
+enum {
+#define X(name) KBIT_##name,
+    KFEATURE_LIST(X)
+#undef X
+    KFEATURE_COUNT
+};
+
+enum {
+#define X(name) name = 1 << KBIT_##name,
+    KFEATURE_LIST(X)
+#undef X
+    /* what is added to a score depends on the pair */
+    FEAT_TERMS = FEAT_BIAS | FEAT_MASK | FEAT_ALIBI,
+    /* a key inside the range may be hidden from all queries of a tile: then its V row
+     * must not be multiplied, not even by 0 */
+    FEAT_HIDES = FEAT_BIAS | FEAT_MASK
+};
+
+/* Values of bias_type. */
+enum { TYPE_F32 = 0, TYPE_F16 = 1, TYPE_BF16 = 2 };
+
+/* Bits of status: ATTN_CLAMPED_ in attn/plan.h. */
+enum {
+    CLAMPED_LENS_Q = 1,
+    CLAMPED_LENS_KV = 2,
+    CLAMPED_CU_Q = 4,
+    CLAMPED_CU_K = 8,
+    CLAMPED_BLOCK_TABLE = 16
+};
+
+/* strides of a [B, H, L, D] view and where it starts in its buffer */
+#define VIEW_FIELDS(name) \
+    int64_t name##_offset, name##_stride_b, name##_stride_h, name##_stride_l, \
+            name##_stride_d
+
+/* ... of a vector over the batch */
+#define LIST_FIELDS(name) int64_t name##_offset, name##_stride_b
+
+typedef struct attn_kparams {
+    const void *q, *k, *v;          /* the computing type                          */
+    void *o;
+    float *lse;
+    const void *bias;               /* bias_type                                   */
+    const unsigned char *mask;
+    const float *alibi, *sinks;
+    const int32_t *lens_q, *lens_kv, *offsets, *cu_q, *cu_k, *table;
+    int32_t *status;
+    float *work;                    /* the caller's workspace                      */
+
+    VIEW_FIELDS(q);
+    VIEW_FIELDS(k);
+    VIEW_FIELDS(v);
+    VIEW_FIELDS(o);
+    int64_t lse_offset, lse_stride_b, lse_stride_h, lse_stride_l;
+    VIEW_FIELDS(bias);              /* _l: from query to query, _d: from key to key */
+    VIEW_FIELDS(mask);              /* likewise                                    */
+    LIST_FIELDS(alibi);
+    int64_t alibi_stride_h;
+    int64_t sinks_offset, sinks_stride_h;
+    LIST_FIELDS(lens_q);
+    LIST_FIELDS(lens_kv);
+    LIST_FIELDS(offsets);
+    LIST_FIELDS(cu_q);
+    LIST_FIELDS(cu_k);
+    LIST_FIELDS(table);
+    int64_t table_stride_h;         /* from block to block                         */
+    int64_t status_offset;
+    int64_t offset;                 /* position of query 0; not read with ALIGN_BR,
+                                       OFFSETS                                     */
+    int64_t left, right;            /* key j is visible to query i when
+                                       i + offset - left <= j <= i + offset + right */
+
+    uint32_t features;              /* KFEATURE_LIST                               */
+    int32_t bias_type;
+    int32_t d, dv;                  /* elements of a query or key row, a value row */
+    int32_t batch, heads_q, heads_kv;
+    int32_t len_q, len_kv;          /* the most of a batch                         */
+    int32_t tokens_q, tokens_k;     /* packed: rows of the tensors                 */
+    int32_t pages, page_size;
+    int32_t piece, pieces;          /* keys of a group and groups to the keys; 0, 1 */
+    int32_t round_head, round_heads;     /* this round computes heads              */
+    int32_t round_query, round_queries;  /*   b * heads_q + h and queries          */
+    int32_t want_o;                 /* 0: o is not written                         */
+    int32_t want_lse;               /* 0: lse is not written                       */
+    int32_t want_status;            /* 0: status is not written                    */
+    float softcap, scale;
+} attn_kparams;
+
+#endif

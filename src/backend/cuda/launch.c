@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+/* backend/cuda/launch.c: enqueues the steps of one execution. Nothing is allocated
+ * and nothing waits, so a launch can be captured into a graph. */
+#include <inttypes.h>
+
+#include "backend/cuda/cuda.h"
+#include "common/params.h"
+#include "core/size.h"
+#include "core/status.h"
+
+/* A kernel's parameters end where an old driver's room for them does. */
+_Static_assert(sizeof(attn_kparams) <= 4096, "parameters of a launch");
+
+#define VIEW(a, name, t)                       \
+    do {                                       \
+        (a)->name = (t)->data;                 \
+        (a)->name##_offset = (t)->offset;      \
+        (a)->name##_stride_b = (t)->stride[0]; \
+        (a)->name##_stride_h = (t)->stride[1]; \
+        (a)->name##_stride_l = (t)->stride[2]; \
+        (a)->name##_stride_d = (t)->stride[3]; \
+    } while (0)
+
+#define LIST(a, name, t)                       \
+    do {                                       \
+        (a)->name = (t)->data;                 \
+        (a)->name##_offset = (t)->offset;      \
+        (a)->name##_stride_b = (t)->stride[0]; \
+    } while (0)
+
+/* A tensor that was left out is all zero. */
+static void fill_tensors(attn_kparams *a, const attn_args *t)
+{
+    VIEW(a, q, &t->q);
+    VIEW(a, k, &t->k);
+    VIEW(a, v, &t->v);
+    VIEW(a, o, &t->o);
+    VIEW(a, bias, &t->bias);
+    VIEW(a, mask, &t->mask);
+    LIST(a, lse, &t->lse);
+    LIST(a, alibi, &t->alibi);
+    LIST(a, lens_q, &t->lens_q);
+    LIST(a, lens_kv, &t->lens_kv);
+    LIST(a, offsets, &t->offsets);
+    LIST(a, cu_q, &t->cu_q);
+    LIST(a, cu_k, &t->cu_k);
+    LIST(a, table, &t->block_table);
+    a->sinks = t->sinks.data;
+    a->sinks_offset = t->sinks.offset;
+    a->sinks_stride_h = t->sinks.stride[1];
+    a->status = t->status.data;
+    a->status_offset = t->status.offset;
+    a->lse_stride_h = t->lse.stride[1];
+    a->lse_stride_l = t->lse.stride[2];
+    a->alibi_stride_h = t->alibi.stride[1];
+    a->table_stride_h = t->block_table.stride[1];
+    a->work = t->workspace;
+}
+
+static void fill(attn_kparams *a, const attn_call *call)
+{
+    const attn_args *t = call->args;
+
+    *a = (attn_kparams){
+        .batch = (int32_t)call->batch,
+        .heads_q = (int32_t)call->heads_q,
+        .heads_kv = (int32_t)call->heads_kv,
+        .len_q = (int32_t)call->len_q,
+        .len_kv = (int32_t)call->len_kv,
+        .tokens_q = (int32_t)call->tokens_q,
+        .tokens_k = (int32_t)call->tokens_k,
+        .pages = (int32_t)call->pages,
+        .page_size = (int32_t)call->page_size,
+        .offset = call->offset,
+        .left = call->left,
+        .right = call->right,
+        .want_o = t->o.type != ATTN_TYPE_NONE,
+        .want_lse = t->lse.type != ATTN_TYPE_NONE,
+        .want_status = t->status.type != ATTN_TYPE_NONE,
+        .scale = call->scale,
+        .softcap = call->softcap,
+    };
+    fill_tensors(a, t);
+}
+
+/* A caller's stream may be of another context; ours is known. The context is current:
+ * streams without a handle of their own, such as the legacy one, are its. */
+static attn_status find_stream(const attn_device *dev, const attn_stream *stream,
+                               CUstream *out)
+{
+    const attn_cu *cu = dev->cu;
+    CUcontext context = NULL;
+    attn_status st = ATTN_OK;
+
+    *out = dev->stream;
+    if (stream->n_wait || stream->wait || stream->done)
+        return attn_fail(ATTN_ERR_UNSUPPORTED,
+                         "events are OpenCL's; on cuda a stream's own order, and "
+                         "cuStreamWaitEvent, say what comes after what");
+    if (!stream->queue)
+        return ATTN_OK;
+    *out = stream->queue;
+    CU(cu->cuStreamGetCtx(*out, &context));
+    if (context != dev->context)
+        return attn_fail(ATTN_ERR_INVALID, "stream = %p belongs to another CUcontext",
+                         stream->queue);
+fail:
+    return st;
+}
+
+/* Where round r of a step's rounds lies (plan/step.h): *heads (batch, head) pairs and
+ * *queries queries of each, from *head and *query on. */
+typedef struct span {
+    int64_t head, heads, query, queries;
+} span;
+
+static int64_t rounds_of(const attn_step *s, const attn_call *call)
+{
+    const int64_t heads = call->batch * call->heads_q;
+
+    return (s->round_heads ? attn_ceil_div(heads, s->round_heads) : 1) *
+           (s->round_queries ? attn_ceil_div(call->len_q, s->round_queries) : 1);
+}
+
+static span round_at(const attn_step *s, const attn_call *call, int64_t r)
+{
+    const int64_t heads = call->batch * call->heads_q;
+    const int64_t n = s->round_queries ? attn_ceil_div(call->len_q, s->round_queries) : 1;
+    span at = { .heads = heads, .queries = call->len_q };
+
+    if (s->round_queries) {
+        at.query = r % n * s->round_queries;
+        at.queries = attn_min(s->round_queries, call->len_q - at.query);
+    }
+    if (s->round_heads) {
+        at.head = r / n * s->round_heads;
+        at.heads = attn_min(s->round_heads, heads - at.head);
+    }
+    return at;
+}
+
+/* The groups of a step in one round, as plan/step.h counts them: all along x, where
+ * CUDA takes 2^31 - 1. */
+static attn_status grid_size(const attn_device *dev, const attn_step *step,
+                             const attn_kernel *k, const attn_call *call, const span *round,
+                             int64_t pieces, unsigned *out)
+{
+    const int64_t group = step->grouped ? call->heads_q / call->heads_kv : 1;
+    const int64_t heads = round->heads / group;
+    int64_t tiles, n = 0;
+
+    if (step->block > k->max_group)
+        return attn_fail(ATTN_ERR_UNSUPPORTED,
+                         "kernel %s: groups of %" PRId64 " threads, but %s takes %" PRId64,
+                         k->name, step->block, dev->info.name, k->max_group);
+    if (!attn_mul(round->queries, group, &tiles) ||
+        !attn_mul(attn_ceil_div(tiles, step->tile_q), heads, &n) ||
+        !attn_mul(n, pieces, &n) || n > INT32_MAX)
+        return attn_fail(ATTN_ERR_UNSUPPORTED,
+                         "kernel %s: tiles of %" PRId64 " queries over %" PRId64
+                         " queries, %" PRId64 " pieces of keys and %" PRId64
+                         " heads of all batches are more than 2^31 - 1 groups",
+                         k->name, step->tile_q, round->queries * group, pieces, heads);
+    *out = (unsigned)n;
+    return ATTN_OK;
+}
+
+/* One step of one round. The context is current. */
+static attn_status enqueue(const attn_device *dev, CUstream stream, const attn_kernel *k,
+                           const attn_step *step, const attn_call *call, const span *round,
+                           attn_kparams *a)
+{
+    const attn_cu *cu = dev->cu;
+    const int64_t pieces =
+        step->piece ? attn_max(attn_ceil_div(call->len_kv, step->piece), 1) : 1;
+    void *params[] = { a };
+    unsigned groups = 0;
+    attn_status st = grid_size(dev, step, k, call, round, pieces, &groups);
+
+    if (st != ATTN_OK)
+        return st;
+    a->features = k->features;
+    a->bias_type = k->bias_type;
+    a->d = k->d;
+    a->dv = k->dv;
+    a->piece = (int32_t)step->piece;
+    a->pieces = (int32_t)pieces;
+    a->round_head = (int32_t)round->head;
+    a->round_heads = (int32_t)round->heads;
+    a->round_query = (int32_t)round->query;
+    a->round_queries = (int32_t)round->queries;
+    CU(cu->cuLaunchKernel(k->function, groups, 1, 1, (unsigned)step->block, 1, 1,
+                          (unsigned)k->fast_bytes, stream, params, NULL));
+    return ATTN_OK;
+
+fail:
+    return attn_fail_in(st, "kernel %s, %u groups of %" PRId64 " threads", k->name, groups,
+                        step->block);
+}
+
+static attn_status enqueue_all(const attn_device *dev, CUstream stream, int n,
+                               const attn_kernel *const kernels[], const attn_step steps[],
+                               const attn_call *call)
+{
+    const int64_t total = n ? n * rounds_of(&steps[0], call) : 0;
+    attn_status st = ATTN_OK;
+    attn_kparams a;
+
+    if (total)
+        fill(&a, call);
+    for (int64_t i = 0; i < total && st == ATTN_OK; i++) {
+        const span at = round_at(&steps[0], call, i / n);
+
+        st = enqueue(dev, stream, kernels[i % n], &steps[i % n], call, &at, &a);
+    }
+    return st;
+}
+
+/* The same between two events; waits. The context is current. */
+static attn_status enqueue_timed(const attn_device *dev, CUstream stream, int n,
+                                 const attn_kernel *const kernels[],
+                                 const attn_step steps[], const attn_call *call,
+                                 uint64_t *ns)
+{
+    const attn_cu *cu = dev->cu;
+    CUevent first = NULL, last = NULL;
+    attn_status st = ATTN_OK;
+    float ms = 0;
+
+    *ns = 0;
+    CU(cu->cuEventCreate(&first, CU_EVENT_DEFAULT));
+    CU(cu->cuEventCreate(&last, CU_EVENT_DEFAULT));
+    CU(cu->cuEventRecord(first, stream));
+    if ((st = enqueue_all(dev, stream, n, kernels, steps, call)) != ATTN_OK)
+        goto fail;
+    CU(cu->cuEventRecord(last, stream));
+    CU(cu->cuEventSynchronize(last));
+    CU(cu->cuEventElapsedTime(&ms, first, last));
+    *ns = n ? (uint64_t)((double)ms * 1e6) : 0;
+fail:
+    if (first)
+        cu->cuEventDestroy(first);
+    if (last)
+        cu->cuEventDestroy(last);
+    return st;
+}
+
+attn_status attn_cu_launch(attn_device *dev, int n, const attn_kernel *const kernels[],
+                           const attn_step steps[], const attn_call *call,
+                           const attn_stream *stream)
+{
+    CUstream to = NULL;
+    attn_status st;
+
+    if (n > 0 && (!call->len_q || !call->heads_q || !call->batch))
+        n = 0;
+    if ((st = attn_cu_enter(dev)) != ATTN_OK)
+        return st;
+    if ((st = find_stream(dev, stream, &to)) == ATTN_OK)
+        st = stream->ns ? enqueue_timed(dev, to, n, kernels, steps, call, stream->ns)
+                        : enqueue_all(dev, to, n, kernels, steps, call);
+    attn_cu_leave(dev);
+    return st;
+}

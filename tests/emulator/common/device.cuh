@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+// emulator/common/device.cuh: stands before cuda_kernels/common/device.cuh and lets a C++
+// compiler of the processor compile the kernels: the same instructions as functions. A
+// thread is a fiber; emulator.cpp runs those of a group in turn.
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+
+#define __device__
+#define __host__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(threads, groups)
+#define __grid_constant__
+#define DEVICE static inline
+
+using std::max;
+using std::min;
+
+struct float4 {
+    float x, y, z, w;
+};
+struct uint2 {
+    unsigned x, y;
+};
+struct emulated_index {
+    unsigned x;
+};
+
+static inline float4 make_float4(float x, float y, float z, float w) { return { x, y, z, w }; }
+static inline uint2 make_uint2(unsigned x, unsigned y) { return { x, y }; }
+
+// emulator.cpp
+emulated_index emulated_thread();
+emulated_index emulated_group();
+void *emulated_shared();
+void emulated_barrier(bool warp);                       // of the group, or of the warp
+uint32_t emulated_exchange(uint32_t value, int mask);   // the value of lane ^ mask
+bool emulated_any(bool x);                              // whether a lane has it
+void emulated_copy(float *to, const void *from, int bytes, bool inside);
+void emulated_copies();                                 // makes this thread's copies
+
+#define threadIdx emulated_thread()
+#define blockIdx emulated_group()
+#define SHARED_MEMORY(name) float4 *const name = (float4 *)emulated_shared()
+
+template <typename TO, typename FROM> static inline TO emulated_bits(FROM from)
+{
+    TO to;
+    static_assert(sizeof to == sizeof from, "sizes");
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+#define __uint_as_float(u) emulated_bits<float>((uint32_t)(u))
+#define __int_as_float(u) emulated_bits<float>((uint32_t)(u))
+#define __float_as_uint(f) emulated_bits<uint32_t>((float)(f))
+
+static inline void __syncthreads() { emulated_barrier(false); }
+static inline void __syncwarp() { emulated_barrier(true); }
+
+static inline float __shfl_xor_sync(unsigned, float x, int mask)
+{
+    return __uint_as_float(emulated_exchange(__float_as_uint(x), mask));
+}
+
+static inline bool __any_sync(unsigned, bool x)
+{
+    return emulated_any(x);
+}
+
+static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t s)
+{
+    const uint64_t both = a | (uint64_t)b << 32;
+    uint32_t r = 0;
+
+    for (int i = 0; i < 4; i++)
+        r |= (uint32_t)(both >> (8 * (s >> (4 * i) & 7)) & 0xff) << (8 * i);
+    return r;
+}
+
+static inline int atomicOr(int *at, int bits)
+{
+    const int before = *at;
+
+    *at |= bits;
+    return before;
+}
+
+DEVICE int device_thread() { return (int)threadIdx.x; }
+
+DEVICE float device_f32_of_f16(uint16_t u)
+{
+    _Float16 h;
+    memcpy(&h, &u, sizeof h);
+    return (float)h;
+}
+
+DEVICE uint16_t device_f16_of_f32(float f)
+{
+    const _Float16 h = (_Float16)f;
+    uint16_t u;
+    memcpy(&u, &h, sizeof u);
+    return u;
+}
+
+DEVICE float device_exp2(float x)
+{
+    const float y = exp2f(x);
+    return y < 0x1p-126f ? 0.0f : y;
+}
+
+template <int BYTES> DEVICE void device_copy(float *to, const void *from, bool inside)
+{
+    emulated_copy(to, from, BYTES, inside);
+}
+
+DEVICE void device_arrive()
+{
+    emulated_copies();
+    emulated_barrier(false);
+}
