@@ -186,7 +186,7 @@ static attn_status run_oracle(const trial *t)
  * of keys, than the planned one: its rounds and its workspace. */
 static attn_status fit(const attn_ctx *ctx, const trial *t, attn_choice *choice)
 {
-    const int64_t piece = choice->step[0].piece;
+    const int64_t piece = choice->variant->splits ? choice->step[0].piece : 0;
     const attn_options same = { .size = sizeof same,
                                 .variant = choice->variant->name,
                                 .splits = piece ? attn_ceil_div(t->p.lk, piece) : 0 };
