@@ -11,7 +11,7 @@ packages="gcc libc6-dev meson ninja-build pkg-config python3 opencl-headers libx
           libcjson-dev scdoc ocl-icd-libopencl1 pocl-opencl-icd libopenblas0-pthread"
 if [ "${1:-}" = test ]; then
     packages="$packages g++ clang clang-tidy clang-format cppcheck libclang-rt-14-dev
-              ocl-icd-opencl-dev mesa-opencl-icd oclgrind libcmocka-dev valgrind"
+              ocl-icd-opencl-dev mesa-opencl-icd oclgrind libcmocka-dev libclblast1 valgrind"
 fi
 
 missing=""
@@ -34,8 +34,10 @@ if [ -n "$missing" ]; then
 fi
 
 # A build that was configured before does not know of what was installed since.
+# ATTN_MESON: options for it.
 if [ ! -f build/build.ninja ]; then
-    meson setup build
+    # shellcheck disable=SC2086 # options are words
+    meson setup ${ATTN_MESON:-} build
 elif [ -n "$missing" ]; then
     meson setup --wipe build
 fi
