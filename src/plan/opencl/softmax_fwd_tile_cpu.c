@@ -67,7 +67,7 @@ static bool empty_lanes(const attn_problem *p, const tile *t, int64_t panels)
 /* The largest that fits. What costs most to lose goes last: first panels of
  * queries (they share K and V from the cache), then vectors of a panel (they share
  * a broadcast), then lanes, then keys (folding a tile into O is paid for once each). */
-static bool find_tile(const attn_problem *p, const attn_caps *c, tile *t)
+static bool find_narrow(const attn_problem *p, const attn_caps *c, tile *t)
 {
     static const int64_t keys[] = { 64, 16, 4 };
     const int64_t widest = c->vector_width >= 16 ? 16 : c->vector_width >= 8 ? 8 : 4;
@@ -85,6 +85,21 @@ static bool find_tile(const attn_problem *p, const attn_caps *c, tile *t)
                         return true;
                 }
     return false;
+}
+
+/* With terms twice the keys if that costs nothing else: then rows of bias and mask,
+ * which lie far apart, are read further along. */
+static bool find_tile(const attn_problem *p, const attn_caps *c, tile *t)
+{
+    tile wide;
+
+    if (!find_narrow(p, c, t))
+        return false;
+    wide = *t;
+    wide.bc *= 2;
+    if (p->features & HIDES && t->bc == 64 && fits(budget_of(p, &wide), c))
+        *t = wide;
+    return true;
 }
 
 /* Iterations of a loop that loads a row to f32. */
