@@ -11,7 +11,7 @@
 #define ROWS_DOTS    (LANES == 4 ? 8 : LANES)
 #define ROWS_MOST    4                        /* rows at once                     */
 #define ROWS_KEYS    16                       /* keys at once, for all rows       */
-#define ROWS_COLUMNS (LANES == 16 ? 4 : 2)    /* vectors of a value at once       */
+#define ROWS_COLUMNS (LANES == 16 ? 8 : 4)    /* vectors of a value at once       */
 
 #ifdef __clang__
 #define ROWS_EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
@@ -39,15 +39,11 @@ ROWS_INLINE void rows_dot(float *out, int64_t out_step, const float *q, int64_t 
     float sum[ROWS_DOTS];
 
     ROWS_EACH(i, ROWS_DOTS) acc[i] = vf_set(0);
-    for (int64_t d = 0; d < dim; d += LANES) {
-        vf row[ROWS_MOST];
+    ROWS_EACH(x, keys) for (int64_t d = 0; d < dim; d += LANES) {
+        const vf k = vf_load(key[x] + d);
 
-        ROWS_EACH(r, rows) row[r] = vf_load(q + r * q_step + d);
-        ROWS_EACH(x, keys) {
-            const vf k = vf_load(key[x] + d);
-            rows_fetch(key[x] + d, ahead);
-            ROWS_EACH(r, rows) acc[r * keys + x] += k * row[r];
-        }
+        rows_fetch(key[x] + d, ahead);
+        ROWS_EACH(r, rows) acc[r * keys + x] += k * vf_load(q + r * q_step + d);
     }
     for (int i = 0; i < ROWS_DOTS; i += LANES)
         vf_store(sum + i, vf_sums(acc + i));
@@ -119,15 +115,15 @@ static inline void rows_values(float *o, int64_t o_step, const float *w, int64_t
         float *to = o + r * o_step;
         const float *from = w + r * w_step;
 
-        many = rows - r >= 4 ? 4 : 1;
+        many = rows - r >= 2 ? 2 : 1;
         for (int64_t e = 0; e < whole; e += wide)
-            if (many == 4)
-                rows_value(to, o_step, from, w_step, v, ahead, e, n, 4, ROWS_COLUMNS);
+            if (many == 2)
+                rows_value(to, o_step, from, w_step, v, ahead, e, n, 2, ROWS_COLUMNS);
             else
                 rows_value(to, o_step, from, w_step, v, ahead, e, n, 1, ROWS_COLUMNS);
         for (int64_t e = whole; e < dim; e += LANES)
-            if (many == 4)
-                rows_value(to, o_step, from, w_step, v, ahead, e, n, 4, 1);
+            if (many == 2)
+                rows_value(to, o_step, from, w_step, v, ahead, e, n, 2, 1);
             else
                 rows_value(to, o_step, from, w_step, v, ahead, e, n, 1, 1);
     }
