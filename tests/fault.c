@@ -31,6 +31,20 @@ int fault_close(int result)
     return result;
 }
 
+/* FAULT_VARIANTS: names with commas between, the only ones on devices with a compiler. */
+static bool wanted(const attn_device_info *device, const char *variant)
+{
+    const char *names = getenv("FAULT_VARIANTS"), *at;
+    const size_t n = strlen(variant);
+
+    if (!names || device->kind == ATTN_DEVICE_HOST)
+        return true;
+    for (at = strstr(names, variant); at; at = strstr(at + 1, variant))
+        if ((at == names || at[-1] == ',') && (at[n] == ',' || !at[n]))
+            return true;
+    return false;
+}
+
 void on_each(const char *problem, fault_fn *fn)
 {
     attn_softmax_desc desc;
@@ -42,7 +56,7 @@ void on_each(const char *problem, fault_fn *fn)
 
         check_ok(attn_softmax_variants(fault_ctx[d], &desc, list, MAX_VARIANTS, &n));
         for (size_t i = 0; i < n; i++)
-            if (list[i].applicable)
+            if (list[i].applicable && wanted(&fault_device[d], list[i].name))
                 fn(&(subject){ fault_ctx[d], &fault_device[d], list[i].name,
                                list[i].traits });
     }

@@ -103,6 +103,7 @@ static void what_is_no_problem_is_named_with_its_position(void **state)
         { GOOD ",bias=f64", "bias=f32" },
         { GOOD ",bias=f3", "bias=f32" },
         { GOOD ",packed=v", "position 39" },
+        { GOOD ",packed,packed=q", "each field once" },
         { GOOD ",pages=", "pages=INTEGER" },
         { GOOD ",pages=0", "page_size = 0" },
         { GOOD ",pages=4,packed", "page_size = 4 beside packed keys" },

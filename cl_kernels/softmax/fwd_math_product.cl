@@ -105,7 +105,9 @@ void attn_softmax_fwd_math_product(SIGNATURE(SOFTMAX_FWD_PARAMS))
         __global float *c = p.work + (OUTPUT ? w.o : w.s) + pair * rows * w.cols +
                             work_column(rows, NR, x * NR);
 
-        if (x >= tiles || !wanted)
+        if (x >= tiles)
+            continue;
+        if (!wanted)
             continue;
         for (int i = 0; i < depth; i += DEPTH)
             for (int r = r0; r < r1; r += MR)

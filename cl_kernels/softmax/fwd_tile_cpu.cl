@@ -21,7 +21,8 @@
  *           CONTIG_K and PACK_K is 0; V likewise. Terms: of bias and mask
  * Layout    any strides, in elements; CONTIG_ macros promise stride 1
  * Numerics  f32 throughout, m in natural units; a row without visible keys: O = 0,
- *           LSE = -inf. A row's bits depend on its own tile only, not on B or H.
+ *           LSE = -inf. Steps lie on a grid: a row's bits do not depend on other rows,
+ *           on B or H.
  *           Sums at three levels, lest errors grow with Lk: a step, a span of SPAN
  *           steps, the total, which is compensated (sum_move)
  * Features  all, through common/ and softmax/panel_terms.clh. Rows of keys that a mask
@@ -328,7 +329,7 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
         o_tile[r] = o_total[r] = 0.0f;
 
     for (int j0 = range.first, j1; j0 < range.end; j0 = j1) {
-        j1 = j0 + min(BC, range.end - j0);
+        j1 = j0 + min(BC - j0 % BC, range.end - j0);
         if (!K_DIRECT)
             load_rows(k_tile, p.k, &k_rows, j0, j1 - j0, D, CONTIG_K);
         if (!V_DIRECT)

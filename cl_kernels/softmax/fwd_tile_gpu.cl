@@ -21,7 +21,8 @@
  *           step at best; 2 RM + 1 at the end; all where every item passes
  * Layout    any strides, in elements; CONTIG_ macros promise stride 1
  * Numerics  f32 throughout, m in natural units; a row without visible keys: O = 0,
- *           LSE = -inf. A row's bits depend on its own tile only, not on B or H.
+ *           LSE = -inf. Steps lie on a grid: a row's bits do not depend on other rows,
+ *           on B or H.
  *           TYPE_F32: registers sum a run of RUN keys; the runs are added up with
  *           compensation (Kahan 1965) in private memory: RM * (32 RV + 12) bytes
  * Features  all, through common/. Values of keys that a mask or a bias of -inf hides
@@ -168,8 +169,9 @@ static inline void init_runs(attn_runs *all, int at)
 }
 
 /* Adds a run to those before and begins the next; after the last one the sums
- * over all are left in sum and row. `at` is 0, which compilers cannot know: so the
- * arrays stay in memory and take no registers from the main loop. */
+ * over all are left in sum and row, with what was added too much taken off: then a run
+ * of nothing behind the last one changes no bit. `at` is 0, which compilers cannot know:
+ * so the arrays stay in memory and take no registers from the main loop. */
 static inline void end_run(attn_runs *all, int at, float4 sum[RM][RV], attn_row row[RM],
                            int last)
 {
@@ -184,7 +186,7 @@ static inline void end_run(attn_runs *all, int at, float4 sum[RM][RV], attn_row 
         all->m[i] = before.m;
         all->l[i] = l.x;
         all->l_extra[i] = extra.x;
-        row[r].l = last ? l.x : 0.0f;
+        row[r].l = last ? l.x - extra.x : 0.0f;
         #pragma unroll
         for (int g = 0; g < RV; g++) {
             const int e = at + r * RV + g;
@@ -194,7 +196,7 @@ static inline void end_run(attn_runs *all, int at, float4 sum[RM][RV], attn_row 
             total = add_rest(rescaled(all->o[e], factor), sum[r][g], &extra);
             all->o[e] = total;
             all->o_extra[e] = extra;
-            sum[r][g] = last ? total : (float4)(0.0f);
+            sum[r][g] = last ? total - extra : (float4)(0.0f);
         }
     }
 }
@@ -267,15 +269,19 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     for (int e = get_local_id(0); FEAT_HIDES && e < BN; e += ITEMS)
         mark[e] = 0;
     if (Q_WHOLE)
-        stage(q_tile, QP, BM, QP - 4, p.q, &q_rows, i0, queries, 0, D, CONTIG_Q, mark, 0);
+        stage(q_tile, QP, BM, QP - 4, p.q, &q_rows, i0, 0, queries, 0, D, CONTIG_Q, mark,
+              0);
 
-    for (int j0 = any.first, n; j0 < any.end; j0 += n) {
-        const int masked = j0 < all.first || all.end - j0 < BN ||
-                           (FEAT_HIDES && queries < BM);
+    /* steps lie on a grid, so that a row's bits do not depend on what others see */
+    for (int j0 = any.first - any.first % BN, n; j0 < any.end; j0 += n) {
+        const int lo = max(any.first - j0, 0);
+        int masked = j0 < all.first || all.end - j0 < BN;
         const int now = FEAT_HIDES ? j0 + 1 : 0;
         float s[RM][RN];
 
         n = min(BN, any.end - j0);
+        if (FEAT_HIDES)
+            masked |= queries < BM;
         #pragma unroll
         for (int r = 0; r < RM; r++) {
             #pragma unroll
@@ -285,9 +291,9 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
         for (int d = 0; d < D; d += DC) {
             barrier(CLK_LOCAL_MEM_FENCE);    /* what is overwritten has been read */
             if (!Q_WHOLE)
-                stage(q_tile, QP, BM, DC, p.q, &q_rows, i0, queries, d, D, CONTIG_Q, mark,
-                      0);
-            stage(kv_tile, KP, BN, DC, p.k, &k_rows, j0, n, d, D, CONTIG_K, mark, 0);
+                stage(q_tile, QP, BM, DC, p.q, &q_rows, i0, 0, queries, d, D, CONTIG_Q,
+                      mark, 0);
+            stage(kv_tile, KP, BN, DC, p.k, &k_rows, j0, lo, n, d, D, CONTIG_K, mark, 0);
             barrier(CLK_LOCAL_MEM_FENCE);
             add_scores(s, q_tile + ty * QP + (Q_WHOLE ? d : 0), kv_tile + tx * KP);
         }
@@ -332,8 +338,8 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
         }
         for (int j = 0; j < n; j += JC) {
             barrier(CLK_LOCAL_MEM_FENCE);
-            stage(kv_tile, VP, JC, VP, p.v, &v_rows, j0 + j, n - j, 0, DV, CONTIG_V,
-                  mark + j, now);
+            stage(kv_tile, VP, JC, VP, p.v, &v_rows, j0 + j, lo - j, n - j, 0, DV,
+                  CONTIG_V, mark + j, now);
             barrier(CLK_LOCAL_MEM_FENCE);
             add_values(sum, w_tile + ty * PP + j, kv_tile + tx * 4);
         }

@@ -108,7 +108,7 @@ void attn_softmax_merge(SIGNATURE(MERGE_PARAMS))
         const long h = row / p.len % p.heads, i = row % p.len;
         const int d = e % vectors * VW;
         attn_row state = { (floatv)(-INFINITY), (floatv)(0.0f) };
-        floatv sum = 0.0f, factor, w;
+        floatv sum = 0.0f, kept, w, over;
         float lse;
 
         if (row >= rows)
@@ -123,21 +123,26 @@ void attn_softmax_merge(SIGNATURE(MERGE_PARAMS))
         }
         lse = p.part_lse[p.part_lse_offset + b * p.part_lse_stride_b +
                          h * p.part_lse_stride_h + i * p.part_lse_stride_l];
-        factor = state_fold(&state, (floatv)(lse));
+        /* weights are divided first: a mean never leaves the range of its parts */
+        state_fold(&state, (floatv)(lse));
+        kept = state.l;
         w = state_weight((floatv)(lse), state_reference(&state));
         state.l += w;
+        over = state_finish(&state);
+        kept *= over;
+        w *= over;
         if (p.want_o) {
             /* an empty part is not even read; a NaN is no empty part */
             const floatv x = lse == -INFINITY ? (floatv)(0.0f)
                 : part_columns(&p, p.part_offset + b * p.part_stride_b +
                                        h * p.part_stride_h + i * p.part_stride_l, d);
 
-            sum = weighed(sum, factor) + weighed(x, w);
+            sum = weighed(sum, kept) + weighed(x, w);
         }
         if (p.last) {
             if (p.want_o)
                 store_columns(&p, p.o_offset + b * p.o_stride_b + h * p.o_stride_h +
-                                      i * p.o_stride_l, d, sum * state_finish(&state));
+                                      i * p.o_stride_l, d, sum);
             if (p.want_lse && d == 0)
                 p.lse[p.lse_offset + b * p.lse_stride_b + h * p.lse_stride_h +
                       i * p.lse_stride_l] = lane0(state_lse(&state));

@@ -22,7 +22,8 @@ extern "C" {
  *     O   = sum_p exp(LSE_p - LSE) O_p                [B, Hq, Lq, Dv]
  *
  * A part with LSE_p = -inf saw no key: its weight is exactly 0, and its O_p may hold
- * anything, NaN and Inf included; so too where exp(LSE_p - LSE) is 0 in f32. All parts
+ * anything, NaN and Inf included; so too where exp(LSE_p - LSE) is 0 in f32
+ * (a device may take subnormal numbers for 0). All parts
  * so: O = 0 and LSE = -inf. A NaN in an LSE makes its row NaN. Sums are kept in f32 for
  * every type, in the order of the parts, so the same parts give the same bits on the same
  * device; results are rounded to nearest even. A sink counts once, in one of the parts.

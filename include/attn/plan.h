@@ -24,7 +24,7 @@ typedef struct attn_options {
     size_t size;         /* sizeof(attn_options), as the caller saw it         */
     const char *variant; /* take this variant or fail; NULL: the best that can */
     int64_t splits;      /* into at most so many pieces the keys are split, 1 .. 4096
-                            (pieces are equal and whole tiles): from 2 on by a variant
+                            (all pieces but the last are equal): from 2 on by a variant
                             that splits; 0: the planner's, that depend on Lk alone */
 } attn_options;
 
@@ -57,7 +57,7 @@ typedef struct attn_options {
  * kernels when they run: a captured or enqueued execution sees what is there then.
  * A value out of range is clamped, never followed out of a buffer; status, if given
  * (i32 [1, 1, 1, 1], any plan), then gets the ATTN_CLAMPED_ bits of what was clamped
- * or'ed into it. The caller clears it.
+ * or'ed into it. The caller clears it. A call without rows of O reads none of them.
  *
  * Outputs must not overlap each other or an input; views that lie side by side in
  * one array do not. O may be left out when only the LSE is wanted; without both,

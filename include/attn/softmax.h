@@ -69,7 +69,9 @@ extern "C" {
  * size of page block_table[b, j / page size].
  *
  * Scores, maxima, sums and products with V are kept in f32 for every type; the
- * running maximum starts at -inf, so any finite number is an ordinary number.
+ * running maximum starts at -inf, so any finite number is an ordinary number; a score
+ * that f32 cannot hold is an infinity, and positions are compared exactly but enter
+ * ALiBi as f32.
  * Results are rounded to nearest even. The same plan and inputs give the same
  * bits on the same device, and a row gives the same bits alone or in a batch.
  *

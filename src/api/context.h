@@ -140,8 +140,9 @@ attn_tensor *attn_arg_tensor(attn_args *args, int k);
 void attn_arg_want(const attn_problem *p, const attn_args *args, const attn_extent *extent,
                    int k, attn_type *type, int64_t size[4], uint32_t *broadcast);
 
-/* Checks the tensors of one call against the plan's problem; fills *extent. `buffers` false: memory is the host's whatever the device (the
- * one-call form), and layout classes are not asked for. */
+/* Checks the tensors of one call against the plan's problem; fills *extent. `buffers`
+ * false: memory is the host's whatever the device (the one-call form), and layout classes
+ * are not asked for. */
 attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p, const attn_args *args,
                             bool buffers, attn_extent *extent);
 

@@ -51,6 +51,8 @@ static attn_status check_pages(const attn_problem *p, const attn_tensor *table, 
 {
     for (int64_t k = 0; k < attn_ceil_div(keys, p->page_size); k++) {
         const int64_t page = at(table, b, k);
+        RULE(pages > 0, "k has no pages, but batch %lld has %lld keys", (long long)b,
+             (long long)keys);
         RULE(page >= 0 && page < pages,
              "block_table[%lld, %lld] = %lld, want a page 0 .. "
              "%lld of k and v",

@@ -41,16 +41,17 @@ static float weight(float lse, float m)
     return lse == -INFINITY ? 0.0f : expf(lse - m);
 }
 
-/* Columns d .. d + n - 1 of a row of O: the weighed sum of the parts, over l. */
+/* Columns d .. d + n - 1 of a row of O: the weighed mean of the parts. */
 static void merge_columns(const attn_merge_args *a, int64_t b, int64_t h, int64_t i,
                           int64_t d, int64_t n, float m, float l)
 {
     const int64_t to = row_of(&a->o, b, h, i);
     float sum[BLOCK] = { 0 };
 
-    for (int64_t p = 0; p < a->n_parts; p++) {
+    for (int64_t p = 0; l != 0.0f && p < a->n_parts; p++) {
         const attn_tensor *x = &a->part_o[p], *lse = &a->part_lse[p];
-        const float w = weight(load(lse, row_of(lse, b, h, i)), m);
+        /* divided first: a mean never leaves the range of its parts */
+        const float w = weight(load(lse, row_of(lse, b, h, i)), m) / l;
         const int64_t from = row_of(x, b, h, i);
 
         if (w == 0.0f)
@@ -59,7 +60,7 @@ static void merge_columns(const attn_merge_args *a, int64_t b, int64_t h, int64_
             sum[c] += w * load(x, from + (d + c) * x->stride[3]);
     }
     for (int64_t c = 0; c < n; c++)
-        store(&a->o, to + (d + c) * a->o.stride[3], l == 0.0f ? 0.0f : sum[c] / l);
+        store(&a->o, to + (d + c) * a->o.stride[3], sum[c]);
 }
 
 static void merge_row(const attn_merge_args *a, int64_t b, int64_t h, int64_t i)

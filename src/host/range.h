@@ -87,7 +87,8 @@ static inline attn_range attn_host_range(const attn_host_softmax *s,
                                          const attn_sequence *x, int64_t i, int64_t n)
 {
     int64_t p = i + x->position;
-    attn_range r = { attn_max(0, p - s->left), attn_min(x->keys, p + n - 1 + s->right + 1) };
+    attn_range r = { attn_max(0, p - s->left),
+                     attn_min(x->keys, p + n - 1 + s->right + 1) };
 
     if (n <= 0 || r.first > r.end)
         r.first = r.end = 0;

@@ -286,7 +286,7 @@ static attn_status read_field(reader *r)
     for (int k = 0; k < N_FIELDS; k++) {
         if (!is_field(r, k))
             continue;
-        if (r->seen & (k < N_TYPES ? types : 1u << k))
+        if (r->seen & (k < N_TYPES ? types : 1u << k) || r->desc.use & fields[k].use)
             return bad(r, r->at, "each field once");
         r->seen |= 1u << k;
         return read_value(r, k) ? ATTN_OK : bad(r, r->at, fields[k].want);

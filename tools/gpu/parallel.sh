@@ -1,26 +1,41 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Runs attn-validate once a device, all devices at the same time, since compiling for one
-# takes a single core: what validate.sh does in turn, for a first look.
+# Runs attn-validate once for each device and variant, all at the same time, since compiling
+# for one takes a single core; and once over all devices, for device against device. What
+# validate.sh does in turn, for machines with many cores.
 #
 # usage: tools/gpu/parallel.sh TOOLS OUT SECONDS ARGUMENT...    every argument for attn-validate
+#
+# The reports are put into OUT/reports.tar; record.py --write takes them.
 set -u
 tools=$1 out=$2 limit=$3
 shift 3
+reports=$(mktemp -d)
+problem=softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d64
+
 for device in $("$tools/attn-info" | sed -n 's/^\(opencl:[0-9]*\|cuda:[0-9]*\|host\)$/\1/p'); do
-    timeout "$limit" "$tools/attn-validate" --device "$device" --json "$@" \
-        > "$out/validate-${device/:/-}.json" 2> "$out/validate-${device/:/-}.err" &
+    for variant in $("$tools/attn-info" --explain $problem --device "$device" --json |
+                     python3 -c 'import json, sys; [print(v["name"]) for v in json.load(sys.stdin)["variants"]]'); do
+        timeout "$limit" "$tools/attn-validate" --device "$device" --variant "$variant" --json \
+            --stress 10 "$@" > "$reports/validate-${device/:/-}-$variant.json" 2> /dev/null &
+    done
 done
+timeout "$limit" "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
+    --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu --variant softmax_fwd_tile_cpu \
+    --variant softmax_fwd_split > "$reports/validate-across-devices.json" 2> /dev/null &
 wait
-python3 - "$out"/validate-*.json <<'P'
+tar -C "$reports" -cf "$out/reports.tar" .
+python3 - "$reports"/validate-*.json <<'P'
 import json, sys
 for path in sys.argv[1:]:
+    name = path.rsplit("/", 1)[1]
     try:
         report = json.load(open(path))
-        print(path.rsplit("/", 1)[1], {k: report[k] for k in ("passed", "failed", "skipped", "says no")})
-        for row in report["results"]:
-            if row.get("outcome") == "failed":
-                print("  ", row.get("device"), row.get("variant"), row.get("problem"), str(row.get("what"))[:300])
     except ValueError as fault:
-        print(path, fault)
+        print(name, "no report:", fault)
+        continue
+    print(name, {k: report[k] for k in ("passed", "failed", "skipped", "says no")})
+    for row in report["results"]:
+        if row.get("outcome") == "failed":
+            print("  ", {k: str(v)[:300] for k, v in row.items()})
 P
