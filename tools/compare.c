@@ -19,8 +19,9 @@ static const struct {
 };
 
 enum {
-    ELEMENT = 20, /* times a single element may be off                          */
-    FEW = 16,     /* so many elements or more do not all cancel by chance       */
+    ROUNDINGS = 3, /* of a score in the type: the product, scaled, with its terms    */
+    ELEMENT = 20,  /* times a single element may be off                          */
+    FEW = 16,      /* so many elements or more do not all cancel by chance       */
 };
 
 /* One head under comparison. */
@@ -154,7 +155,7 @@ void compare(const inputs *in, const oracle *ref, const float *o, const float *l
     for (int64_t b = 0; b < d->batch; b++)
         for (int64_t h = 0; h < d->heads_q; h++) {
             const double most = ref->score[b * d->heads_q + h];
-            const double off = rounded ? tolerances[d->type].unit * most : 0;
+            const double off = rounded ? ROUNDINGS * tolerances[d->type].unit * most : 0;
             const double score = 4 * 0x1p-24 * most;
             const head x = { .in = in,
                              .b = b,

@@ -10,9 +10,9 @@
  * otherwise: what underflows. LSE is within 1e-5 |LSE| + 1e-6 for f32
  * and 1e-6 |LSE| + 1e-3 otherwise, and the same 4 * 2^-24 * max|s|. Variants that round
  * their scores to the type (ATTN_TRAIT_ROUNDED) are a class of their own: a score may be
- * off by u * max|s|, u = 2^-11 for f16 and 2^-8 for bf16, so that a weight may be off by
- * that part of itself and their sum too: 2 * u * max|s| is added to the tolerance, and
- * u * max|s| to that of the LSE. Rows that see no
+ * off by 3 * u * max|s| (product, scale and terms are rounded), u = 2^-11 for f16 and 2^-8
+ * for bf16, so that a weight may be off by that part of itself and their sum too: 6 * u *
+ * max|s| is added to the tolerance, and 3 * u * max|s| to that of the LSE. Rows that see no
  * key are exactly 0, and -inf or the sink; all others are finite. */
 #ifndef ATTN_TOOLS_COMPARE_H
 #define ATTN_TOOLS_COMPARE_H

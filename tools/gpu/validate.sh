@@ -64,7 +64,7 @@ for device in $([ "${BENCH:-1}" = 0 ] || "$tools/attn-info" | sed -n 's/^\(openc
     cut -c1-220 "$out/bench-${device/:/-}.txt"
 done
 stress=100 # once is enough for what belongs to no set
-for set in ${SETS:-small medium}; do
+for set in ${SETS-small medium}; do
     # shellcheck disable=SC2086 # options are words
     timeout "${LIMIT:-420}" "$tools/attn-validate" --cases "tests/cases/$set.txt" --json \
         --stress $stress ${OPTIONS:-} > "$out/validate-$set.json" &
