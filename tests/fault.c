@@ -243,6 +243,8 @@ static void run_call(trial *t, const subject *who, attn_args a, float *o)
     uint16_t *copy[5] = { NULL };
 
     options.variant = who->variant;
+    if (!strcmp(who->variant, fault_oracle.variant))
+        options.splits = 0; /* it makes no pieces */
     if (is_16) {
         const int64_t n[4] = { t->nq, t->nk, t->nv, t->no };
         float *const from[4] = { t->q, t->k, t->v, o };

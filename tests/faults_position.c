@@ -259,6 +259,30 @@ static void alibi_over_tiles(const subject *who)
     }
 }
 
+/* The last rows alone, through the same descriptor: the same bits as among all, though a
+ * window then begins elsewhere. */
+static void rows_alone(const subject *who)
+{
+    enum { LQ = 130, D = 64, LAST = 13 };
+    trial t;
+    float *all = calloc(LQ * D, sizeof *all);
+
+    assert_non_null(all);
+    trial_make(&t, who,
+               "softmax_fwd:f32,b1,hq1,hkv1,lq130,lk600,d64,align=br,window=70:5,lse");
+    trial_run(&t);
+    memcpy(all, t.o, LQ * D * sizeof *all);
+    t.args.q.size[2] = t.args.o.size[2] = t.args.lse.size[2] = LAST;
+    t.args.q.offset = t.args.o.offset = (LQ - LAST) * D;
+    t.args.lse.offset = LQ - LAST;
+    trial_run(&t);
+    assert_memory_equal(all + (LQ - LAST) * D, t.o + (LQ - LAST) * D,
+                        LAST * D * sizeof *all);
+    trial_free(&t);
+    free(all);
+}
+
+EACH(rows_alone, "softmax_fwd:f32,b1,hq1,hkv1,lq130,lk600,d64,align=br,window=70:5,lse")
 EACH(alignments, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk5,d4,causal,lse")
 EACH(bottom_right_with_lengths,
      "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d4,causal,align=br,lens,lse")
@@ -282,6 +306,7 @@ int main(void)
         cmocka_unit_test(test_poison_outside_the_window),
         cmocka_unit_test(test_alibi),
         cmocka_unit_test(test_alibi_over_tiles),
+        cmocka_unit_test(test_rows_alone),
     };
 
     return FAULTS_RUN(tests);

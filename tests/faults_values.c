@@ -275,7 +275,7 @@ static void sinks_alone(const subject *who)
 }
 
 /* G2, F1: split in any number of pieces, the sink counts once; the LSE is one and the
- * same in all variants. */
+ * same in all variants. One that makes no pieces says so when more are asked for. */
 static void splits(const subject *who)
 {
     static const char *const problems[] = {
@@ -295,7 +295,15 @@ static void splits(const subject *who)
             if (t.sinks)
                 fill(t.sinks, t.desc.heads_q, 2);
             t.options.splits = pieces[p];
-            trial_compare(&t);
+            if (pieces[p] > 1 && !strstr(who->variant, "split")) {
+                attn_plan *plan = NULL;
+
+                t.options.variant = who->variant;
+                check_error(attn_plan_softmax_with(who->ctx, &t.desc, &t.options, &plan),
+                            ATTN_ERR_UNSUPPORTED, "does not split the keys");
+            } else {
+                trial_compare(&t);
+            }
             trial_free(&t);
         }
 }

@@ -220,6 +220,24 @@ static void weights_far_apart(void **state)
     }
 }
 
+/* A mean of finite parts is finite: weights are divided before they multiply. */
+static void a_mean_stays_in_range(void **state)
+{
+    (void)state;
+    for (size_t d = 0; d < n_devices; d++) {
+        make(5);
+        for (int p = 0; p < 5; p++) {
+            for (int i = 0; i < ROWS; i++)
+                f.part_lse[p][i] = 0;
+            for (int i = 0; i < N; i++)
+                f.part_o[p][i] = 3e38f;
+        }
+        poison();
+        check_ok(attn_merge_host(contexts[d], &f.args));
+        check_near(f.have_o, f.part_o[0], N, 1e-6f, "o");
+    }
+}
+
 /* bf16 is the upper half of an f32. */
 static uint16_t bf16(float x)
 {
@@ -486,6 +504,7 @@ int main(void)
         cmocka_unit_test(all_empty_is_nothing),
         cmocka_unit_test(a_nan_spoils_its_row_only),
         cmocka_unit_test(weights_far_apart),
+        cmocka_unit_test(a_mean_stays_in_range),
         cmocka_unit_test(types_may_differ),
         cmocka_unit_test(strided_views),
         cmocka_unit_test(outputs_may_be_left_out),
