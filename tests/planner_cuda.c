@@ -11,11 +11,13 @@
 
 static const struct {
     const char *name;
-    int64_t fast_bytes, max_group, compute_units;
+    int64_t fast_bytes, max_group, compute_units, capability;
 } made_up[] = {
-    { "compute capability 7.5", 64 * 1024, 1024, 40 }, { "8.0", 163 * 1024, 1024, 108 },
-    { "8.6, 8.9, 12.0", 99 * 1024, 1024, 84 },         { "9.0", 227 * 1024, 1024, 132 },
-    { "groups of 128", 227 * 1024, 128, 4 },
+    { "compute capability 7.5", 64 * 1024, 1024, 40, 75 },
+    { "8.0", 163 * 1024, 1024, 108, 80 },
+    { "8.6, 8.9, 12.0", 99 * 1024, 1024, 84, 86 },
+    { "9.0", 227 * 1024, 1024, 132, 90 },
+    { "groups of 128", 227 * 1024, 128, 4, 90 },
 };
 
 enum { N_DEVICES = sizeof made_up / sizeof made_up[0] };
@@ -31,21 +33,32 @@ static attn_target target_of(int i)
                                 .vector_width = 1,
                                 .memory_bytes = (int64_t)16 << 30,
                                 .max_alloc_bytes = (int64_t)16 << 30,
-                                .clock_mhz = 1500 } };
+                                .clock_mhz = 1500,
+                                .capability = made_up[i].capability } };
 
     t.variants = attn_variants_for(t.backend, &t.caps);
     return t;
 }
 
-static attn_choice plan(int device, const char *problem)
+/* With that variant; NULL: with the planner's. */
+static attn_choice plan_with(int device, const char *problem, const char *variant,
+                             int64_t splits)
 {
+    const attn_options options = { .size = sizeof options,
+                                   .variant = variant,
+                                   .splits = splits };
     const attn_target t = target_of(device);
     attn_problem p;
     attn_choice c;
 
     check_ok(attn_problem_parse(&p, problem));
-    check_ok(attn_choose(&p, &t, NULL, &c));
+    check_ok(attn_choose(&p, &t, &options, &c));
     return c;
+}
+
+static attn_choice plan(int device, const char *problem)
+{
+    return plan_with(device, problem, "softmax_fwd_tile", 0);
 }
 
 static int64_t define(const attn_step *s, const char *name)
@@ -160,8 +173,96 @@ static void plans_do_not_depend_on_batch_or_heads(void **state)
     for (int i = 0; i < N_DEVICES; i++) {
         const attn_choice a = plan(i, "softmax_fwd:f32,b1,hq1,hkv1,lq300,lk300,d64");
         const attn_choice b = plan(i, "softmax_fwd:f32,b64,hq32,hkv8,lq300,lk300,d64");
+        const attn_choice c =
+            plan_with(i, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk9000,d64", NULL, 0);
+        const attn_choice d =
+            plan_with(i, "softmax_fwd:f16,b64,hq4,hkv4,lq1,lk9000,d64", NULL, 0);
 
         assert_memory_equal(&a, &b, sizeof a);
+        assert_memory_equal(c.step, d.step, sizeof c.step);
+    }
+}
+
+/* Few queries of many keys: pieces; which instance, and how long the pieces are. */
+static void what_is_split(void **state)
+{
+    static const struct {
+        int device;
+        const char *problem, *kernel; /* "" : no split */
+        int tile_q, piece;
+    } cases[] = {
+        { 3, "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk8192,d128", "split_mma_bf16_d128_ranges",
+          8, 512 },
+        { 3, "softmax_fwd:f16,b1,hq32,hkv8,lq1,lk1024,d64,softcap=9",
+          "split_mma_f16_d64_all", 8, 64 },
+        { 3, "softmax_fwd:f16,b1,hq32,hkv8,lq2,lk4096,d64", "split_mma_f16_d64_ranges", 8,
+          256 },
+        { 3, "softmax_fwd:f16,b1,hq32,hkv8,lq3,lk4096,d64,pages=16",
+          "split_mma_f16_d64_all_many", 16, 256 },
+        { 3, "softmax_fwd:f16,b1,hq32,hkv8,lq8,lk131072,d200", "split_mma_f16_d256_ranges",
+          8, 512 },
+        { 3, "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk8192,d128,mask", "split_bf16_d128_all", 4,
+          512 },
+        { 3, "softmax_fwd:f32,b1,hq32,hkv8,lq8,lk1048576,d128", "split_f32_d128_ranges", 4,
+          4096 },
+        { 0, "softmax_fwd:f16,b1,hq32,hkv8,lq1,lk8192,d128", "split_f16_d128_ranges", 4,
+          512 },
+        { 2, "softmax_fwd:f16,b1,hq32,hkv8,lq1,lk8192,d128", "split_mma_f16_d128_ranges", 8,
+          512 },
+        { 3, "softmax_fwd:f32,b1,hq32,hkv8,lq1,lk255,d128", "tile_f32_d128_small", 32, 0 },
+        { 3, "softmax_fwd:f32,b1,hq32,hkv8,lq9,lk8192,d128", "tile_f32_d128_small", 32, 0 },
+        { 4, "softmax_fwd:f32,b1,hq32,hkv8,lq1,lk8192,d128", "tile_f32_d128_small", 32, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_choice c = plan_with(cases[i].device, cases[i].problem, NULL, 0);
+
+        assert_string_equal(c.step[0].kernel + strlen("softmax_fwd_"), cases[i].kernel);
+        assert_int_equal(c.step[0].tile_q, cases[i].tile_q);
+        assert_int_equal(c.step[0].piece, cases[i].piece);
+        assert_int_equal(c.n_steps, cases[i].piece ? 2 : 1);
+        assert_int_equal(c.step[c.n_steps - 1].piece, c.n_steps > 1 ? 0 : cases[i].piece);
+        assert_true(c.step[0].fast_bytes <= made_up[cases[i].device].fast_bytes);
+        assert_int_equal(c.workspace_bytes > 0, cases[i].piece > 0);
+    }
+}
+
+static void pieces_as_asked(void **state)
+{
+    static const int64_t splits[] = { 1, 2, 3, 7, 64, 4096 };
+    static const char problem[] = "softmax_fwd:bf16,b3,hq8,hkv2,lq3,lk5000,d64";
+
+    (void)state;
+    for (size_t i = 0; i < sizeof splits / sizeof splits[0]; i++) {
+        const attn_choice c = plan_with(3, problem, "softmax_fwd_split", splits[i]);
+
+        assert_true(c.splits <= splits[i]);
+        assert_int_equal(c.splits, attn_ceil_div(5000, c.step[0].piece));
+        assert_int_equal(c.step[0].piece % 64, 0);
+        assert_true(c.workspace_bytes >= 3 * 8 * 3 * c.splits * (64 + 2) * 4);
+    }
+}
+
+/* Sixteen bytes at once only where the layout and the row allow it. */
+static void whole_rows(void **state)
+{
+    static const struct {
+        const char *problem;
+        int k, v;
+    } cases[] = {
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk999,d64", 1, 1 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk999,d64,layout=8", 0, 0 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk999,d66,dv60", 0, 1 },
+        { "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk999,d60,dv64", 0, 1 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_choice c = plan_with(3, cases[i].problem, NULL, 0);
+
+        assert_int_equal(define(&c.step[0], "WHOLE_K"), cases[i].k);
+        assert_int_equal(define(&c.step[0], "WHOLE_V"), cases[i].v);
     }
 }
 
@@ -195,6 +296,9 @@ int main(void)
         cmocka_unit_test(which_instance),
         cmocka_unit_test(wide_rows),
         cmocka_unit_test(plans_do_not_depend_on_batch_or_heads),
+        cmocka_unit_test(what_is_split),
+        cmocka_unit_test(pieces_as_asked),
+        cmocka_unit_test(whole_rows),
         cmocka_unit_test(what_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

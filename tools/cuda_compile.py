@@ -3,17 +3,20 @@
 """Compiles one CUDA kernel file into one image for all architectures of the build, and
 keeps what ptxas says of registers, stack and spills.
 
-usage: cuda_compile.py NVCC ARCHS ROOT SOURCE OUT.fatbin OUT.txt [DEFINE=VALUE...]
+usage: cuda_compile.py NVCC ARCHS LEAST ROOT SOURCE OUT.fatbin OUT.txt [DEFINE=VALUE...]
 
 ARCHS is a list like 75,80,90a: 75 gives PTX alone, a number machine code and PTX, one
-with a letter machine code alone, since that PTX runs nowhere else.
+with a letter machine code alone, since that PTX runs nowhere else. Those below LEAST are
+left out.
 """
 import subprocess
 import sys
 
 
-def targets(archs):
+def targets(archs, least):
     for arch in archs.split(","):
+        if int(arch.rstrip("abcdefghijklmnopqrstuvwxyz")) < least:
+            continue
         if arch == "75":
             yield f"arch=compute_{arch},code=compute_{arch}"
         elif arch.isdigit():
@@ -23,10 +26,10 @@ def targets(archs):
 
 
 def main():
-    nvcc, archs, root, source, image, report, *defines = sys.argv[1:]
+    nvcc, archs, least, root, source, image, report, *defines = sys.argv[1:]
     command = [nvcc, "-std=c++17", "-O3", "-fatbin", "--compress-mode=size",
                "-Xptxas", "-v,-warn-spills", "-I", root, "-o", image, source]
-    for target in targets(archs):
+    for target in targets(archs, int(least)):
         command += ["-gencode", target]
     command += [f"-D{define}" for define in defines]
     result = subprocess.run(command, text=True, stdout=subprocess.PIPE,

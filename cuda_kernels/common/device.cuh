@@ -68,6 +68,22 @@ template <int BYTES> DEVICE void device_copy(float *to, const void *from, bool i
 #endif
 }
 
+// Ends a group of this thread's copies, which may be empty.
+DEVICE void device_commit()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits for all but the last PENDING groups of this thread's copies, for this thread.
+template <int PENDING> DEVICE void device_copied()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
 // A barrier, behind which all copies of all threads are there.
 DEVICE void device_arrive()
 {
@@ -76,3 +92,40 @@ DEVICE void device_arrive()
 #endif
     __syncthreads();
 }
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800    // or the host's pass
+// Four 8 x 8 matrices of 16-bit elements from shared memory: lane i names row i % 8 of
+// matrix i / 8, 16 bytes. Lane i gets of each matrix row i / 4, elements 2 (i % 4) + 0, 1.
+DEVICE void device_matrices(uint32_t (&x)[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
+}
+
+// The same of their transposes: column i / 4, elements 2 (i % 4) + 0, 1 of it.
+DEVICE void device_matrices_turned(uint32_t (&x)[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
+}
+
+// c += a b, mma.m16n8k16 of f16 (TYPE 1) or bf16 (TYPE 2), sums f32. With r = lane / 4 and
+// q = 2 (lane % 4): a has (row r; r + 8; r; r + 8, columns q, q + 1; the same; q + 8, q + 9;
+// the same), b rows q, q + 1; q + 8, q + 9 of column r, c (r, q), (r, q + 1) and row r + 8.
+template <int TYPE>
+DEVICE void device_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    if (TYPE == 1)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif

@@ -28,7 +28,8 @@
     X(CONTIG_K) X(CONTIG_V) X(CONTIG_O) \
     X(WIDE_Q)            /* and rows can be moved four elements at a time: so many   */ \
     X(WIDE_K) X(WIDE_V)  /*   bytes divide base and strides, 4 divides the row       */ \
-    X(WIDE_O)
+    X(WIDE_O) \
+    X(WHOLE_K) X(WHOLE_V) /* ... sixteen bytes at a time                             */
 
 enum {
 #define X(name) KBIT_##name,
@@ -109,7 +110,8 @@ typedef struct attn_kparams {
     int32_t len_q, len_kv;          /* the most of a batch                         */
     int32_t tokens_q, tokens_k;     /* packed: rows of the tensors                 */
     int32_t pages, page_size;
-    int32_t piece, pieces;          /* keys of a group and groups to the keys; 0, 1 */
+    int32_t piece, pieces;          /* keys of a group and groups to the keys, of the
+                                       last step that had pieces                    */
     int32_t round_head, round_heads;     /* this round computes heads              */
     int32_t round_query, round_queries;  /*   b * heads_q + h and queries          */
     int32_t want_o;                 /* 0: o is not written                         */

@@ -2,6 +2,7 @@
 // softmax/tile_fold.cuh: what fwd_tile.cu does with a tile that is in shared memory:
 // scores, their fold into the rows, products with V, compensated sums.
 #pragma once
+#include "softmax/sums.cuh"
 #include "softmax/tile.cuh"
 
 // s[r][c] += the part of q.k that lies in `width` columns of a chunk, a multiple of 8.
@@ -71,16 +72,6 @@ DEVICE void add_values(float4 (&o)[T::RM][T::RV], const float *w, const float *v
     }
 }
 
-// The compensated sum + x; *fine stays true as long as its rest is a finite number.
-DEVICE void add_rest(float &sum, float &extra, float x, bool &fine)
-{
-    const float y = x - extra, total = sum + y, rest = (total - sum) - y;
-
-    sum = total;
-    extra = rest;
-    fine = fine && fabsf(rest) < INFINITE;
-}
-
 // The rests of two sums in one register, 8 bits of each: they are below 2^-24 of their
 // sums, and registers are what this kernel has least of.
 struct rests {
@@ -121,12 +112,6 @@ DEVICE void add_tile(float4 (&o)[T::RM][T::RV], rests (&extra)[T::RM][2 * T::RV]
                 low = high = { 0 };
         }
     }
-}
-
-// Sums held against an older maximum; 0 where none of it is left, even of Inf.
-DEVICE float rescaled(float sum, float factor)
-{
-    return factor > 0.0f || factor != factor ? sum * factor : 0.0f;
 }
 
 DEVICE float4 rescaled4(float4 sum, float factor)

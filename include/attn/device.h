@@ -43,6 +43,8 @@ typedef struct attn_device_info {
     int64_t clock_mhz;       /* highest; 0: not told                          */
     int64_t max_loops;       /* the driver cuts a kernel's loops off, in silence,
                                 after so many iterations; 0: it does not      */
+    int64_t capability;      /* CUDA: 10 * major + minor of the compute capability;
+                                elsewhere 0                                   */
     char isa[32];            /* host: the instruction level in use            */
     char blas[64];           /* the BLAS that the vendor variants call; "": none */
 } attn_device_info;

@@ -195,6 +195,7 @@ attn_caps attn_caps_from_info(const attn_device_info *info)
         .max_alloc_bytes = info->max_alloc_bytes,
         .clock_mhz = info->clock_mhz,
         .max_loops = info->max_loops,
+        .capability = info->capability,
         .blas = info->blas[0] != '\0',
     };
 }

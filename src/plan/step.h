@@ -24,6 +24,7 @@ typedef struct attn_caps {
     int64_t max_alloc_bytes;
     int64_t clock_mhz;       /* 0: not told                                   */
     int64_t max_loops;       /* of a work-item's loops; 0: no limit           */
+    int64_t capability;      /* CUDA: 10 * major + minor of the compute capability */
     int32_t blas;            /* the device's BLAS is there                    */
 } attn_caps;
 

@@ -32,6 +32,7 @@ struct pending {
     const void *from;
     int bytes;
     bool inside;
+    int group;
 };
 
 // makecontext() gives a fiber its stack; after that _longjmp() is the faster switch.
@@ -42,6 +43,7 @@ struct fiber {
     std::vector<char> stack;
     waits state;
     std::vector<pending> copies;
+    int group;    // of copies, that is open
 };
 
 typedef void kernel(attn_kparams);
@@ -109,6 +111,7 @@ void run_group(size_t bytes)
 
         f.stack.resize(STACK);
         f.copies.clear();
+        f.group = 0;
         f.state = RUNS;
         f.begun = false;
         turn[i] = 0;
@@ -172,6 +175,13 @@ uint32_t emulated_exchange(uint32_t value, int mask)
     return exchange(value)[(current ^ mask) % 32];
 }
 
+uint64_t (*emulated_scratch())[8]
+{
+    static uint64_t words[MOST_THREADS][8];
+
+    return &words[current / 32 * 32];
+}
+
 bool emulated_any(bool x)
 {
     const uint32_t *all = exchange(x);
@@ -188,17 +198,28 @@ void emulated_copy(float *to, const void *from, int bytes, bool inside)
     memset(to, 0xff, (size_t)bytes);
     if ((uintptr_t)to % (unsigned)bytes || (inside && (uintptr_t)from % (unsigned)bytes))
         fault("copies from or to an address that is not aligned");
-    fibers[current].copies.push_back({ to, from, bytes, inside });
+    fibers[current].copies.push_back({ to, from, bytes, inside, fibers[current].group });
 }
 
-void emulated_copies()
+void emulated_commit()
 {
-    for (const pending &c : fibers[current].copies)
+    fibers[current].group++;
+}
+
+void emulated_copies(int pending_groups)
+{
+    fiber &f = fibers[current];
+    size_t n = 0;
+
+    for (; n < f.copies.size() && f.copies[n].group < f.group - pending_groups; n++) {
+        const pending &c = f.copies[n];
+
         if (c.inside)
             memcpy(c.to, c.from, (size_t)c.bytes);
         else
             memset(c.to, 0, (size_t)c.bytes);
-    fibers[current].copies.clear();
+    }
+    f.copies.erase(f.copies.begin(), f.copies.begin() + (long)n);
 }
 
 // The driver API. One device, whose shared memory is that of EMULATED_SHARED bytes.

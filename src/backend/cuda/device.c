@@ -133,7 +133,8 @@ attn_status attn_cu_info(const attn_cu *cu, CUdevice id, int index, attn_device_
     attn_text_add(&vendor, "NVIDIA Corporation");
     attn_text_add(&driver, "CUDA %d.%d", version / 1000, version % 1000 / 10);
     attn_text_add(&platform, "NVIDIA CUDA %d.%d", version / 1000, version % 1000 / 10);
-    attn_text_add(&isa, "sm_%d", capability(cu, id));
+    info->capability = capability(cu, id);
+    attn_text_add(&isa, "sm_%d", (int)info->capability);
     info->kind = ATTN_DEVICE_GPU;
     info->clock_mhz /= 1000;
     info->vector_width = 1;

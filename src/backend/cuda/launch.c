@@ -183,8 +183,10 @@ static attn_status enqueue(const attn_device *dev, CUstream stream, const attn_k
     a->bias_type = k->bias_type;
     a->d = k->d;
     a->dv = k->dv;
-    a->piece = (int32_t)step->piece;
-    a->pieces = (int32_t)pieces;
+    if (step->piece) { /* a step after it, without pieces of its own, merges them */
+        a->piece = (int32_t)step->piece;
+        a->pieces = (int32_t)pieces;
+    }
     a->round_head = (int32_t)round->head;
     a->round_heads = (int32_t)round->heads;
     a->round_query = (int32_t)round->query;

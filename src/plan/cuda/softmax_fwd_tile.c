@@ -7,9 +7,8 @@
 #include "plan/cuda/variants.h"
 
 enum {
-    MOST_DIM = 256,
     WORK_BYTES = 512, /* what a group writes down of its own work */
-    N_DIMS = 3,
+    N_DIMS = ATTN_CUDA_DIMS,
     N_TYPES = 3
 };
 
@@ -18,8 +17,6 @@ enum {
 typedef struct tile {
     int32_t bm, bn, threads, dc, jc;
 } tile;
-
-static const int32_t dims[N_DIMS] = { 64, 128, 256 };
 
 /* Large: 8 x 8 scores and sums a thread, which loads 16 times from shared memory for 256
  * multiply-adds, in at most 255 registers. D 64: two groups of 128 threads fit a
@@ -51,15 +48,6 @@ enum { RANGES, ALL, SMALL, N_KINDS };
 static const char *const kernels[N_TYPES][N_DIMS][N_KINDS] = { DIMS("f32"), DIMS("f16"),
                                                                DIMS("bf16") };
 
-static int dim_class(const attn_problem *p)
-{
-    int i = 0;
-
-    while (dims[i] < attn_max(p->d, p->dv))
-        i++;
-    return i;
-}
-
 /* Shared memory, line by line, as the kernel's struct has it. */
 typedef struct budget {
     int64_t q, slots, weights, rows;
@@ -82,12 +70,13 @@ static int64_t sum(budget b)
 
 static bool fits(const tile *t, int i, const attn_caps *c)
 {
-    return t->threads <= c->max_group && sum(budget_of(t, dims[i])) <= c->fast_bytes;
+    return t->threads <= c->max_group &&
+           sum(budget_of(t, attn_cuda_dim[i])) <= c->fast_bytes;
 }
 
 static const tile *find_tile(const attn_problem *p, const attn_caps *c)
 {
-    const int i = dim_class(p);
+    const int i = attn_cuda_dim_class(p);
     const bool few = 2 * p->lq <= large[i].bm;
 
     if (!few && fits(&large[i], i, c))
@@ -100,7 +89,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     const tile *t;
     int64_t groups;
 
-    if (p->d > MOST_DIM || p->dv > MOST_DIM)
+    if (attn_cuda_dim_class(p) == N_DIMS)
         return "D or Dv is over 256";
     if (!(t = find_tile(p, c)))
         return "no tile fits the shared memory and the limit of threads";
@@ -120,9 +109,9 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
     enum { EACH_SCORE = ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_PAGES };
     attn_step *step = &out->step[out->n_steps++];
-    const int i = dim_class(p);
+    const int i = attn_cuda_dim_class(p);
     const tile *t = find_tile(p, c);
-    const budget b = budget_of(t, dims[i]);
+    const budget b = budget_of(t, attn_cuda_dim[i]);
     const int kind = t == &small[i] ? SMALL : p->features & EACH_SCORE ? ALL : RANGES;
     static const char *const kind_name[] = { "ranges", "all", "small" };
 
@@ -136,7 +125,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     attn_step_define(step, "WIDE_V", wide(p, ATTN_TENSOR_V, p->dv));
     attn_step_define(step, "WIDE_O", wide(p, ATTN_TENSOR_O, p->dv));
     attn_choice_instance(out, "bm%d,bn%d,dc%d,jc%d,dim%d,d%lld,dv%lld,%s,%s", t->bm, t->bn,
-                         t->dc, t->jc, dims[i], (long long)p->d, (long long)p->dv,
+                         t->dc, t->jc, attn_cuda_dim[i], (long long)p->d, (long long)p->dv,
                          attn_type_name(p->type), kind_name[kind]);
     out->tile_reason = kind != SMALL
                            ? "large: it fits, and at least half of its queries can exist"

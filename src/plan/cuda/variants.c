@@ -4,9 +4,24 @@
 
 #include <stddef.h>
 
+#include "core/size.h"
+
+const int32_t attn_cuda_dim[ATTN_CUDA_DIMS] = { 64, 128, 256 };
+
+int attn_cuda_dim_class(const attn_problem *p)
+{
+    int i = 0;
+
+    while (i < ATTN_CUDA_DIMS && attn_cuda_dim[i] < attn_max(p->d, p->dv))
+        i++;
+    return i;
+}
+
 const attn_variant *const *attn_cuda_variants(const attn_caps *caps)
 {
     static const attn_variant *const list[] = {
+        &attn_cuda_softmax_fwd_split_mma_variant,
+        &attn_cuda_softmax_fwd_split_variant,
         &attn_cuda_softmax_fwd_tile_variant,
         NULL,
     };

@@ -5,6 +5,15 @@
 
 #include "plan/plan.h"
 
+/* Head sizes that kernels are compiled for; D and Dv are padded up to one. */
+enum { ATTN_CUDA_DIMS = 3 };
+extern const int32_t attn_cuda_dim[ATTN_CUDA_DIMS]; /* ascending */
+
+/* The place in that list; ATTN_CUDA_DIMS: D or Dv is over the largest. */
+int attn_cuda_dim_class(const attn_problem *p);
+
+extern const attn_variant attn_cuda_softmax_fwd_split_mma_variant;
+extern const attn_variant attn_cuda_softmax_fwd_split_variant;
 extern const attn_variant attn_cuda_softmax_fwd_tile_variant;
 
 /* Best first, ends with NULL. */

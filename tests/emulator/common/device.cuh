@@ -14,7 +14,7 @@
 #define __host__
 #define __global__
 #define __forceinline__ inline
-#define __launch_bounds__(threads, groups)
+#define __launch_bounds__(...)
 #define __grid_constant__
 #define DEVICE static inline
 
@@ -40,9 +40,11 @@ emulated_index emulated_group();
 void *emulated_shared();
 void emulated_barrier(bool warp);                       // of the group, or of the warp
 uint32_t emulated_exchange(uint32_t value, int mask);   // the value of lane ^ mask
+uint64_t (*emulated_scratch())[8];                      // of the warp: [lane][8]
 bool emulated_any(bool x);                              // whether a lane has it
 void emulated_copy(float *to, const void *from, int bytes, bool inside);
-void emulated_copies();                                 // makes this thread's copies
+void emulated_commit();                                 // ends a group of copies
+void emulated_copies(int pending);                      // makes those of all groups but so many
 
 #define threadIdx emulated_thread()
 #define blockIdx emulated_group()
@@ -114,13 +116,85 @@ DEVICE float device_exp2(float x)
     return y < 0x1p-126f ? 0.0f : y;
 }
 
+// Words that all lanes of a warp write and then read: [lane][8].
+struct emulated_words {
+    uint64_t (*lane)[8];
+
+    emulated_words() : lane(emulated_scratch()) {}
+    ~emulated_words() { emulated_barrier(true); }    // all have read
+    uint64_t *mine() { return lane[threadIdx.x % 32]; }
+    void there() { emulated_barrier(true); }         // all have written
+};
+
+DEVICE uint16_t emulated_element(uint64_t word, int i) { return (uint16_t)(word >> (16 * i)); }
+
+DEVICE void device_matrices(uint32_t (&x)[4], const void *row)
+{
+    const int lane = threadIdx.x % 32;
+    emulated_words all;
+
+    all.mine()[0] = (uintptr_t)row;
+    all.there();
+    for (int m = 0; m < 4; m++)
+        memcpy(&x[m], (const char *)all.lane[m * 8 + lane / 4][0] + lane % 4 * 4, 4);
+}
+
+DEVICE void device_matrices_turned(uint32_t (&x)[4], const void *row)
+{
+    const int lane = threadIdx.x % 32;
+    emulated_words all;
+
+    all.mine()[0] = (uintptr_t)row;
+    all.there();
+    for (int m = 0; m < 4; m++) {
+        uint16_t u[2];
+
+        for (int i = 0; i < 2; i++)
+            memcpy(&u[i], (const char *)all.lane[m * 8 + lane % 4 * 2 + i][0] + lane / 4 * 2, 2);
+        x[m] = u[0] | (uint32_t)u[1] << 16;
+    }
+}
+
+template <int TYPE> DEVICE float emulated_float(uint16_t u)
+{
+    return TYPE == 1 ? device_f32_of_f16(u) : __uint_as_float((uint32_t)u << 16);
+}
+
+template <int TYPE>
+DEVICE void device_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    const int lane = threadIdx.x % 32;
+    emulated_words all;
+
+    for (int i = 0; i < 4; i++)
+        all.mine()[i] = a[i];
+    all.mine()[4] = b0;
+    all.mine()[5] = b1;
+    all.there();
+    for (int e = 0; e < 4; e++) {
+        const int row = lane / 4, column = lane % 4 * 2 + e % 2;
+
+        for (int k = 0; k < 16; k++) {
+            const uint64_t x = all.lane[row * 4 + k % 8 / 2][e / 2 + k / 8 * 2];
+            const uint64_t y = all.lane[column * 4 + k % 8 / 2][4 + k / 8];
+
+            c[e] += emulated_float<TYPE>(emulated_element(x, k % 2)) *
+                    emulated_float<TYPE>(emulated_element(y, k % 2));
+        }
+    }
+}
+
 template <int BYTES> DEVICE void device_copy(float *to, const void *from, bool inside)
 {
     emulated_copy(to, from, BYTES, inside);
 }
 
+DEVICE void device_commit() { emulated_commit(); }
+
+template <int PENDING> DEVICE void device_copied() { emulated_copies(PENDING); }
+
 DEVICE void device_arrive()
 {
-    emulated_copies();
+    emulated_copies(-1);
     emulated_barrier(false);
 }

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+// softmax/split.cuh: what fwd_split.cu and fwd_split_mma.cu share: the group's block of rows
+// and piece of the keys, reads of rows of any layout, and the end, where the sums of the
+// warps become the states of the piece. TYPE and DIM are the image's.
+//
+// A shape T has ROWS (of a group), WARPS and THREADS.
+#pragma once
+#include "common/device.cuh"
+#include "common/types.cuh"
+#include "common/range.cuh"
+#include "common/address.cuh"
+#include "common/score.cuh"
+#include "common/state.cuh"
+#include "softmax/split_work.cuh"
+#include "softmax/sums.cuh"
+
+// The group's work, in shared memory.
+template <typename T> struct split_work {
+    attn_sequence seq;
+    attn_range any, all;
+    attn_rows k_rows, v_rows;
+    attn_score score[T::ROWS];
+    int64_t b;
+    int row, rows;    // the first, and how many there are
+    int h, group;     // query heads h .. h + group - 1
+    int first;        // key 0 of the piece
+    float m[T::WARPS][T::ROWS], l[T::WARPS][T::ROWS];    // at the end
+};
+
+// Row r of the group's is query query_of() of head head_of(), as the heads' queries lie one
+// after another.
+template <typename T>
+DEVICE int query_of(const attn_kparams &p, const split_work<T> &my, int r)
+{
+    return p.round_query + (my.row + r) / my.group;
+}
+
+template <typename T> DEVICE int head_of(const split_work<T> &my, int r)
+{
+    return my.h + (my.row + r) % my.group;
+}
+
+// Elements c and c + 1 of a row of a 16-bit type; past its depth they are 0.
+DEVICE uint32_t gather_pair(const void *x, int64_t row, int64_t stride, int c, int depth)
+{
+    const uint16_t *const u = (const uint16_t *)x + row;
+    const int last = max(depth, 1) - 1;
+    const uint32_t low = u[min(c, last) * stride], high = u[min(c + 1, last) * stride];
+
+    return (c < depth ? low : 0) | (c + 1 < depth ? high << 16 : 0);
+}
+
+// 16 bytes of a row, element by element; what is past its depth is 0 and not read. Every
+// load is made, of another element if need be, so that none waits for the one before.
+DEVICE float4 gather(const void *x, int64_t row, int64_t stride, int c, int depth)
+{
+    float word[4];
+
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (TYPE == TYPE_F32) {
+            const int at = c + i;
+            const float f = ((const float *)x)[row + min(at, max(depth, 1) - 1) * stride];
+
+            word[i] = at < depth ? f : 0.0f;
+        } else {
+            word[i] = __uint_as_float(gather_pair(x, row, stride, c + 2 * i, depth));
+        }
+    }
+    return make_float4(word[0], word[1], word[2], word[3]);
+}
+
+// What this group is to do. By one thread.
+template <typename T, int CAN> DEVICE void find_work(const attn_kparams &p, split_work<T> &my)
+{
+    const int group = p.heads_q / p.heads_kv, all_rows = p.round_queries * group;
+    const int blocks = ceil_div(all_rows, T::ROWS);
+    const int block = blockIdx.x % blocks, piece = blockIdx.x / blocks % p.pieces;
+    const int head = p.round_head + blockIdx.x / blocks / p.pieces * group;
+    const int64_t b = head / p.heads_q;
+    const attn_sequence seq = range_sequence<CAN>(p, b);
+    const int queries = clamp(seq.queries - p.round_query, 0, p.round_queries);
+
+    my.seq = seq;
+    my.b = b;
+    my.h = head % p.heads_q;
+    my.group = group;
+    my.row = block * T::ROWS;
+    my.rows = clamp(queries * group - my.row, 0, T::ROWS);
+    my.first = piece * p.piece;
+
+    const int i = query_of(p, my, 0);
+    const int n = my.rows ? query_of(p, my, my.rows - 1) - i + 1 : 0;
+
+    my.any = range_any<CAN>(p, seq, i, n);
+    my.all = range_all<CAN>(p, seq, i, n);
+    my.any.first = max(my.any.first, my.first);
+    my.any.end = min(my.any.end, (int)min((int64_t)my.first + p.piece,
+                                            (int64_t)seq.keys));
+    my.k_rows = ADDRESS_KEYS(p, k, seq, b, address_head_kv(p, my.h));
+    my.v_rows = ADDRESS_KEYS(p, v, seq, b, address_head_kv(p, my.h));
+}
+
+// What the scores of each row depend on. By ROWS threads.
+template <typename T, int CAN>
+DEVICE void find_rows(const attn_kparams &p, split_work<T> &my)
+{
+    if (threadIdx.x >= T::ROWS)
+        return;
+
+    const int r = min((int)threadIdx.x, my.rows - 1);
+
+    my.score[threadIdx.x] =
+        score_run<CAN>(p, my.seq, my.b, head_of(my, r), query_of(p, my, r), 1);
+}
+
+// Whether some of keys j .. j + n - 1 are not all rows' or not in the piece.
+template <typename T> DEVICE bool at_edge(const split_work<T> &my, int j, int n)
+{
+    return j < max(my.all.first, my.any.first) || min(my.all.end, my.any.end) - j < n;
+}
+
+// Adds what the warps have, and writes the states of the piece.
+template <typename T> DEVICE void write_rows(const attn_kparams &p, const split_work<T> &my,
+                                        const float *sums)
+{
+    const int64_t head = blockIdx.x / ceil_div(p.round_queries * my.group, T::ROWS) /
+                         p.pieces;
+    const int64_t row0 = head * p.round_queries * my.group + my.row;
+    const int piece = my.first / p.piece;
+    const bool empty = my.any.first >= my.any.end;
+
+    for (int r = 0; r < my.rows; r++) {
+        float *const state = work_state(p, row0 + r, piece);
+        float *const to = work_sum(p, row0 + r, piece);
+        float m = -INFINITE, l = 0.0f, factor[T::WARPS];
+
+        #pragma unroll
+        for (int w = 0; w < T::WARPS && !empty; w++)
+            m = state_max(my.m[w][r], m);
+        #pragma unroll
+        for (int w = 0; w < T::WARPS && !empty; w++) {
+            factor[w] = state_weight(my.m[w][r], state_reference(m));
+            l += rescaled(my.l[w][r], factor[w]);
+        }
+        if (threadIdx.x == 0) {
+            state[0] = m;
+            state[1] = l;
+        }
+        for (int d = threadIdx.x; d < p.dv && p.want_o && !empty; d += T::THREADS) {
+            float o = 0.0f;
+
+            #pragma unroll
+            for (int w = 0; w < T::WARPS; w++)
+                o += rescaled(sums[(w * T::ROWS + r) * DIM + d], factor[w]);
+            to[d] = o;
+        }
+    }
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+// softmax/sums.cuh: sums of products with V, and of weights: compensated, and held against
+// the largest score so far.
+#pragma once
+#include "common/types.cuh"
+
+// The compensated sum + x; *fine stays true as long as its rest is a finite number.
+DEVICE void add_rest(float &sum, float &extra, float x, bool &fine)
+{
+    const float y = x - extra, total = sum + y, rest = (total - sum) - y;
+
+    sum = total;
+    extra = rest;
+    fine = fine && fabsf(rest) < INFINITE;
+}
+
+// Sums held against an older maximum; 0 where none of it is left, even of Inf.
+DEVICE float rescaled(float sum, float factor)
+{
+    return factor > 0.0f || factor != factor ? sum * factor : 0.0f;
+}
+
+// sum += x; TYPE_F32 with compensation. Where the sum is no finite number there is no rest.
+template <int TYPE> DEVICE void add_compensated(float &sum, float &rest, float x)
+{
+    bool fine = true;
+
+    if (TYPE != TYPE_F32) {
+        sum += x;
+        return;
+    }
+    add_rest(sum, rest, x, fine);
+    if (!fine)
+        rest = 0.0f;
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/cuda/softmax_fwd_split.c: few queries and many keys: pieces of the keys fill the
+ * device, and a second step merges them. */
+#include <attn/device.h>
+
+#include "core/size.h"
+#include "plan/cuda/variants.h"
+
+enum {
+    N_DIMS = ATTN_CUDA_DIMS,
+    N_TYPES = 3,
+    THREADS = 128,
+    MERGE_THREADS = 256,
+    FEW_KEYS = 256,
+    FEW_QUERIES = 8,
+    /* Keys of a piece follow from Lk alone, so that a row's bits do: up to 8k keys there
+     * are about sixteen pieces, for eight key/value heads are to fill 132
+     * multiprocessors; then pieces are long enough for their partial sums to be one
+     * percent of K and V. */
+    LEAST_PIECE = 64,
+    USUAL_PIECE = 512,
+    SHORT_PIECES = 16,
+    MOST_PIECES = 256,
+    ROUND_BYTES = 256 << 20 /* of workspace: more goes in rounds of queries */
+};
+
+/* Instances that have to look at single scores, or at pages, are not "ranges". */
+enum { RANGES, ALL, MANY_RANGES, MANY_ALL, N_KINDS };
+
+/* A kernel file, as cuda_kernels/softmax/fwd_split.cu and fwd_split_mma.cu are: rows of a
+ * group, few or many, and the shared memory of a thread for rows of K and V on their way.
+ * With many rows K and V are read once where few would read them twice, for more
+ * registers; for D 256 there are not so many. */
+typedef struct family {
+    int32_t few, many; /* 0: few only */
+    int32_t ring_bytes, work_bytes;
+    const char *kernels[N_TYPES][N_DIMS][N_KINDS];
+} family;
+
+#define KINDS(name)                                                        \
+    {                                                                      \
+        name "_ranges", name "_all", name "_ranges_many", name "_all_many" \
+    }
+#define DIMS(name)                                                    \
+    {                                                                 \
+        KINDS(name "_d64"), KINDS(name "_d128"), KINDS(name "_d256"), \
+    }
+
+static const family cores = {
+    .few = 4,
+    .ring_bytes = 384,
+    .work_bytes = 1024,
+    .kernels = { DIMS("softmax_fwd_split_f32"), DIMS("softmax_fwd_split_f16"),
+                 DIMS("softmax_fwd_split_bf16") },
+};
+
+static const family tensor_cores = {
+    .few = 8,
+    .many = 16,
+    .ring_bytes = 512,
+    .work_bytes = 2048,
+    .kernels = { { { NULL } },
+                 DIMS("softmax_fwd_split_mma_f16"),
+                 DIMS("softmax_fwd_split_mma_bf16") },
+};
+
+static const char *const merges[N_TYPES] = { "softmax_fwd_split_merge_f32",
+                                             "softmax_fwd_split_merge_f16",
+                                             "softmax_fwd_split_merge_bf16" };
+
+static int64_t group_of(const attn_problem *p)
+{
+    return p->hkv ? p->hq / p->hkv : 1;
+}
+
+static bool many_rows(const family *f, const attn_problem *p)
+{
+    return f->many && attn_cuda_dim_class(p) < N_DIMS - 1 && p->lq > f->few / group_of(p);
+}
+
+static int64_t rows_of(const family *f, const attn_problem *p)
+{
+    return many_rows(f, p) ? f->many : f->few;
+}
+
+static int64_t piece_of(const attn_problem *p, int64_t splits)
+{
+    const int64_t keys = attn_max(p->lk, 1);
+    const int64_t wish = splits ? attn_ceil_div(keys, splits)
+                         : keys > (int64_t)USUAL_PIECE * MOST_PIECES
+                             ? attn_ceil_div(keys, MOST_PIECES)
+                             : attn_min(attn_ceil_div(keys, SHORT_PIECES), USUAL_PIECE);
+
+    return attn_round_up(wish, LEAST_PIECE);
+}
+
+static int64_t pieces_of(const attn_problem *p, int64_t piece)
+{
+    return attn_max(attn_ceil_div(p->lk, piece), 1);
+}
+
+/* Workspace of so many queries of all heads; false if that overflows. */
+static bool work_bytes(const attn_problem *p, int64_t pieces, int64_t queries,
+                       int64_t *bytes)
+{
+    return attn_mul(attn_max(p->b * p->hq, 1) * pieces, 4 * (attn_round_up(p->dv, 4) + 2),
+                    bytes) &&
+           attn_mul(*bytes, queries, bytes) && *bytes <= INT64_MAX - 16;
+}
+
+/* Queries of a round; 0: not even one. */
+static int64_t round_of(const attn_problem *p, const attn_caps *c, int64_t piece)
+{
+    int64_t one;
+
+    if (!work_bytes(p, pieces_of(p, piece), 1, &one) || one > c->max_alloc_bytes - 16)
+        return 0;
+    return attn_max(attn_min(p->lq, attn_min(ROUND_BYTES, c->max_alloc_bytes) / one), 1);
+}
+
+/* The rows of a round of one head are an int to the kernel; both steps fit a grid. */
+static bool fits_grid(const family *f, const attn_problem *p, int64_t piece,
+                      int64_t queries)
+{
+    int64_t rows, n;
+
+    return attn_mul(queries, group_of(p), &rows) && rows <= INT32_MAX &&
+           attn_mul(attn_ceil_div(rows, rows_of(f, p)) * pieces_of(p, piece),
+                    p->b * attn_max(p->hkv, 1), &n) &&
+           n <= INT32_MAX && attn_mul(queries, p->b * p->hq, &n) && n <= INT32_MAX;
+}
+
+static const char *refusal(const family *f, const attn_problem *p, const attn_caps *c)
+{
+    const int64_t piece = piece_of(p, 0), queries = round_of(p, c, piece);
+
+    if (attn_cuda_dim_class(p) == N_DIMS)
+        return "D or Dv is over 256";
+    if (THREADS * f->ring_bytes + f->work_bytes > c->fast_bytes || THREADS > c->max_group ||
+        MERGE_THREADS > c->max_group)
+        return "its ring does not fit the shared memory, or a group the limit of threads";
+    if (!queries)
+        return "the partial results of one query of all heads fit no allocation";
+    if (!fits_grid(f, p, piece, queries))
+        return "more groups than a grid can have, 2^31 - 1";
+    return NULL;
+}
+
+static const char *applicable(const attn_problem *p, const attn_caps *c)
+{
+    return refusal(&cores, p, c);
+}
+
+static const char *applicable_mma(const attn_problem *p, const attn_caps *c)
+{
+    if (p->type == ATTN_F32)
+        return "takes f16 and bf16, not f32";
+    if (c->capability < 80)
+        return "wants compute capability 8.0 or more";
+    return refusal(&tensor_cores, p, c);
+}
+
+/* Never by batch or heads: a row's bits must not depend on them. */
+static const char *worse(const attn_problem *p, const attn_caps *c)
+{
+    (void)c;
+    if (p->lk < FEW_KEYS)
+        return "takes it, but so few keys are not worth a second step";
+    if (p->lq > FEW_QUERIES)
+        return "takes it, but so many queries reuse K and V without it";
+    return NULL;
+}
+
+/* Rows of `dim` elements can be moved 16 bytes at a time. */
+static bool whole(const attn_problem *p, int tensor, int64_t dim)
+{
+    return p->layout[tensor] == ATTN_LAYOUT_16 &&
+           dim * (int64_t)attn_type_bytes(p->type) % 16 == 0;
+}
+
+static void lower_merge(const attn_problem *p, int64_t piece, attn_choice *out)
+{
+    attn_step *step = &out->step[out->n_steps++];
+
+    step->kernel = merges[p->type - ATTN_F32];
+    step->tile_q = 1;
+    step->tile_k = piece;
+    step->block = MERGE_THREADS;
+    attn_step_softmax(step, p);
+    attn_choice_budget(out, "merge: sums of the warps", 16 * MERGE_THREADS);
+}
+
+static void lower_with(const family *f, const attn_problem *p, const attn_caps *c,
+                       attn_choice *out)
+{
+    enum { EACH_SCORE = ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_PAGES };
+    const int i = attn_cuda_dim_class(p);
+    const bool all = p->features & EACH_SCORE, many = many_rows(f, p);
+    const int kind = many ? (all ? MANY_ALL : MANY_RANGES) : all ? ALL : RANGES;
+    attn_step *step = &out->step[out->n_steps++];
+    int64_t piece = piece_of(p, out->splits), queries = round_of(p, c, piece);
+
+    if (!queries ||
+        !fits_grid(f, p, piece, queries)) { /* the wish is more than it can do */
+        piece = piece_of(p, 0);
+        queries = round_of(p, c, piece);
+    }
+    out->splits = pieces_of(p, piece);
+    work_bytes(p, out->splits, queries, &out->workspace_bytes);
+    out->workspace_bytes += 16;
+    step->kernel = f->kernels[p->type - ATTN_F32][i][kind];
+    step->grouped = true;
+    step->tile_q = rows_of(f, p);
+    step->tile_k = step->piece = piece;
+    step->block = THREADS;
+    attn_step_softmax(step, p);
+    attn_step_define(step, "WHOLE_K", whole(p, ATTN_TENSOR_K, p->d));
+    attn_step_define(step, "WHOLE_V", whole(p, ATTN_TENSOR_V, p->dv));
+    attn_choice_instance(out, "p%lld,r%lld,dim%d,d%lld,dv%lld,%s,%s", (long long)piece,
+                         (long long)step->tile_q, attn_cuda_dim[i], (long long)p->d,
+                         (long long)p->dv, attn_type_name(p->type), all ? "all" : "ranges");
+    out->tile_reason =
+        "r: rows of all heads that share K and V, read once for all of them; "
+        "pieces follow from the number of keys";
+    attn_choice_budget(out, "rows of k and v on their way, then sums",
+                       (int64_t)THREADS * f->ring_bytes);
+    attn_choice_budget(out, "the group's work", f->work_bytes);
+    lower_merge(p, piece, out);
+    for (int n = 0; n < out->n_steps; n++)
+        out->step[n].round_queries = queries < p->lq ? queries : 0;
+}
+
+static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
+{
+    lower_with(&cores, p, c, out);
+}
+
+static void lower_mma(const attn_problem *p, const attn_caps *c, attn_choice *out)
+{
+    lower_with(&tensor_cores, p, c, out);
+}
+
+const attn_variant attn_cuda_softmax_fwd_split_mma_variant = {
+    .name = "softmax_fwd_split_mma",
+    .about = "few queries, f16 and bf16: the same on tensor cores",
+    .features = ATTN_FEATURES_ALL & ~(uint32_t)(ATTN_FEAT_BIAS | ATTN_FEAT_MASK),
+    .splits = true,
+    .applicable = applicable_mma,
+    .worse = worse,
+    .lower = lower_mma,
+};
+
+const attn_variant attn_cuda_softmax_fwd_split_variant = {
+    .name = "softmax_fwd_split",
+    .about = "few queries: keys in pieces over the whole device, merged by a second step",
+    .features = ATTN_FEATURES_ALL,
+    .splits = true,
+    .applicable = applicable,
+    .worse = worse,
+    .lower = lower,
+};
