@@ -4,6 +4,7 @@
 #include "tests/check.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -390,6 +391,34 @@ static void to_device(attn_ctx *ctx, attn_tensor *t, int n)
     check_ok(attn_memory_upload(ctx, t->data, 0, data, (size_t)n * sizeof(float)));
 }
 
+static void free_all(attn_ctx *ctx, int n_parts)
+{
+    for (int p = 0; p < n_parts; p++) {
+        attn_memory_free(ctx, &f.t_o[p].data);
+        attn_memory_free(ctx, &f.t_lse[p].data);
+    }
+    attn_memory_free(ctx, &f.args.o.data);
+    attn_memory_free(ctx, &f.args.lse.data);
+    attn_memory_free(ctx, &f.args.workspace);
+}
+
+/* Workspaces in which a part lies, and where memory has addresses, one between two
+ * multiples of 64. */
+static void refused_workspaces(attn_ctx *ctx, bool addresses)
+{
+    char *const mine = f.args.workspace;
+
+    f.args.workspace = f.t_o[3].data;
+    check_error(attn_merge(ctx, &f.args, NULL), ATTN_ERR_INVALID, "part 3");
+    if (addresses) {
+        f.args.workspace = (char *)f.t_o[3].data + 64;
+        check_error(attn_merge(ctx, &f.args, NULL), ATTN_ERR_INVALID, "part 3");
+        f.args.workspace = mine + 4;
+        check_error(attn_merge(ctx, &f.args, NULL), ATTN_ERR_WORKSPACE, "multiple of 64");
+    }
+    f.args.workspace = mine;
+}
+
 static void device_memory(void **state)
 {
     (void)state;
@@ -409,7 +438,7 @@ static void device_memory(void **state)
         assert_true((f.args.workspace_bytes == 0) == !strcmp(devices[d].selector, "host"));
         if (f.args.workspace_bytes)
             check_error(attn_merge(ctx, &f.args, NULL), ATTN_ERR_WORKSPACE, "workspace");
-        check_ok(attn_memory_alloc(ctx, f.args.workspace_bytes, &f.args.workspace));
+        check_ok(attn_memory_alloc(ctx, f.args.workspace_bytes + 64, &f.args.workspace));
         for (int turn = 0; turn < 2; turn++) {
             check_ok(attn_merge(ctx, &f.args, NULL));
             check_ok(attn_memory_download(ctx, f.have_o, f.args.o.data, 0, sizeof f.o));
@@ -420,19 +449,73 @@ static void device_memory(void **state)
                 assert_memory_equal(first, f.have_o, sizeof first);
             memcpy(first, f.have_o, sizeof first);
         }
-        if (f.args.workspace_bytes) {
-            void *const mine = f.args.workspace;
-            f.args.workspace = f.t_o[3].data;
-            check_error(attn_merge(ctx, &f.args, NULL), ATTN_ERR_INVALID, "part 3");
-            f.args.workspace = mine;
+        if (f.args.workspace_bytes)
+            refused_workspaces(ctx, !strncmp(devices[d].selector, "cuda", 4));
+        free_all(ctx, 7);
+    }
+}
+
+static float block[3 + 2 * N];
+
+/* Place of element i of a contiguous [B, H, LQ, cols] tensor in a block that has it as
+ * [LQ, H, B, cols], every other element. */
+static int place(int i, int cols)
+{
+    const int c = i % cols, l = i / cols % LQ, h = i / cols / LQ % H, b = i / cols / LQ / H;
+
+    return 3 + 2 * (((l * H + h) * B + b) * cols + c);
+}
+
+/* Moves the fixture's tensor into such a block of the device, with 0x77 in its gaps. */
+static void to_strided(attn_ctx *ctx, attn_tensor *t)
+{
+    const int cols = (int)t->size[3];
+    const int64_t stride[4] = { 2 * cols, 2 * cols * B, 2 * cols * B * H, 2 };
+    const float *from = t->data;
+
+    memset(block, 0x77, sizeof block);
+    for (int i = 0; i < ROWS * cols; i++)
+        block[place(i, cols)] = from[i];
+    check_ok(attn_memory_alloc(ctx, sizeof block, &t->data));
+    check_ok(attn_memory_upload(ctx, t->data, 0, block, sizeof block));
+    memcpy(t->stride, stride, sizeof stride);
+    t->offset = 3;
+}
+
+static void from_strided(attn_ctx *ctx, const attn_tensor *t, float *to)
+{
+    const int cols = (int)t->size[3];
+
+    check_ok(attn_memory_download(ctx, block, t->data, 0, sizeof block));
+    for (int i = 0; i < ROWS * cols; i++) {
+        to[i] = block[place(i, cols)];
+        memset(&block[place(i, cols)], 0x77, sizeof block[0]);
+    }
+    for (size_t i = 0; i < sizeof block; i++)
+        assert_int_equal(((unsigned char *)block)[i], 0x77);
+}
+
+/* attn_merge_host() gives a device contiguous copies; these are not. */
+static void strided_device_memory(void **state)
+{
+    (void)state;
+    for (size_t d = 0; d < n_devices; d++) {
+        attn_ctx *ctx = contexts[d];
+
+        make(3);
+        for (int p = 0; p < 3; p++) {
+            to_strided(ctx, &f.t_o[p]);
+            to_strided(ctx, &f.t_lse[p]);
         }
-        for (int p = 0; p < 7; p++) {
-            attn_memory_free(ctx, &f.t_o[p].data);
-            attn_memory_free(ctx, &f.t_lse[p].data);
-        }
-        attn_memory_free(ctx, &f.args.o.data);
-        attn_memory_free(ctx, &f.args.lse.data);
-        attn_memory_free(ctx, &f.args.workspace);
+        to_strided(ctx, &f.args.o);
+        to_strided(ctx, &f.args.lse);
+        f.args.workspace_bytes = attn_merge_workspace_bytes(ctx, &f.args);
+        check_ok(attn_memory_alloc(ctx, f.args.workspace_bytes, &f.args.workspace));
+        check_ok(attn_merge(ctx, &f.args, NULL));
+        from_strided(ctx, &f.args.o, f.have_o);
+        from_strided(ctx, &f.args.lse, f.have_lse);
+        check_whole(2e-6f);
+        free_all(ctx, 3);
     }
 }
 
@@ -510,6 +593,7 @@ int main(void)
         cmocka_unit_test(outputs_may_be_left_out),
         cmocka_unit_test(no_rows_succeed),
         cmocka_unit_test(device_memory),
+        cmocka_unit_test(strided_device_memory),
         cmocka_unit_test(what_breaks_a_rule_is_refused),
     };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* common/params.h: the parameters of every kernel: one plain struct, C and C++, which
+/* common/params.h: the parameters of every kernel: plain structs, C and C++, which
  * src/backend/cuda fills and the kernels take by value. Names and meaning are those of
  * cl_kernels/common/params.h.
  *
@@ -119,5 +119,25 @@ typedef struct attn_kparams {
     int32_t want_status;            /* 0: status is not written                    */
     float softcap, scale;
 } attn_kparams;
+
+/* One part of a merge; softmax/merge.cu. */
+typedef struct attn_merge_kparams {
+    const void *part;               /* the part's own type; NULL without o         */
+    const float *part_lse;
+    void *o;                        /* the merged O's type                         */
+    float *lse;
+    float *work;                    /* the caller's workspace; NULL for one part   */
+
+    VIEW_FIELDS(part);
+    int64_t part_lse_offset, part_lse_stride_b, part_lse_stride_h, part_lse_stride_l;
+    VIEW_FIELDS(o);
+    int64_t lse_offset, lse_stride_b, lse_stride_h, lse_stride_l;
+
+    int32_t batch, heads, len, depth;
+    int32_t first;                  /* 1: nothing has been merged before           */
+    int32_t last;                   /* 1: o and lse are written, else work         */
+    int32_t odd;                    /* which of two m and l in work is read        */
+    int32_t want_o, want_lse;
+} attn_merge_kparams;
 
 #endif

@@ -100,6 +100,15 @@ typedef struct attn_operand {
 attn_status attn_operands_check(const attn_ctx *ctx, attn_operand *list, int n,
                                 bool buffers);
 
+/* Checks that a workspace, not 0 bytes, has the size and the alignment. WORKSPACE: it has
+ * not; INVALID: it is no memory of the device. */
+attn_status attn_workspace_check(const attn_ctx *ctx, const void *workspace, size_t bytes,
+                                 size_t want);
+
+/* Whether a tensor lies in it, where memory has addresses; elsewhere: is the same buffer. */
+bool attn_workspace_overlaps(const attn_ctx *ctx, const void *workspace, size_t bytes,
+                             const attn_tensor *t);
+
 /* A host tensor and its contiguous copy on the device. */
 typedef struct attn_mirror {
     attn_tensor host;             /* broadcast dimensions (stride 0) count 1   */

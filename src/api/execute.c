@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "api/context.h"
-#include "core/size.h"
 #include "core/status.h"
 
 /* Tensors without elements may come without memory, but a kernel is always given
@@ -20,47 +19,22 @@ static void bind_empty(attn_args *args)
     }
 }
 
-static bool within(const void *at, size_t bytes, const attn_tensor *t)
-{
-    int64_t first, last;
-    const char *a = at, *b = t->data;
-    const int64_t elem = (int64_t)attn_type_bytes(t->type);
-
-    if (t->type == ATTN_TYPE_NONE || attn_tensor_empty(t) ||
-        !attn_tensor_extent(t, &first, &last))
-        return false;
-    return (uintptr_t)a < (uintptr_t)b + (uintptr_t)((last + 1) * elem) &&
-           (uintptr_t)b + (uintptr_t)(first * elem) < (uintptr_t)a + bytes;
-}
-
 static attn_status check_workspace(const attn_plan *plan, attn_args *args)
 {
-    const attn_ctx *ctx = plan->ctx;
     const size_t want = (size_t)plan->choice.workspace_bytes;
-    size_t known = 0;
     attn_status st;
 
     if (!want)
         return ATTN_OK;
-    if (!args->workspace || args->workspace_bytes < want)
-        return attn_fail(ATTN_ERR_WORKSPACE, "workspace = %p of %zu bytes, want %zu bytes",
-                         args->workspace, args->workspace_bytes, want);
-    if ((st = ctx->backend->buffer_bytes(ctx->device, args->workspace, &known)) != ATTN_OK)
-        return attn_fail_in(st, "workspace");
-    if (known && known < want)
-        return attn_fail(ATTN_ERR_WORKSPACE, "workspace has %zu bytes, want %zu bytes",
-                         known, want);
-    if (ctx->backend->addresses && (uintptr_t)args->workspace % 64)
-        return attn_fail(ATTN_ERR_WORKSPACE, "workspace = %p, want a multiple of 64 bytes",
-                         args->workspace);
-    for (int k = 0; k < ATTN_ARGS; k++) {
-        const attn_tensor *t = attn_arg_tensor(args, k);
-        if (ctx->backend->addresses ? within(args->workspace, want, t)
-                                    : args->workspace == t->data)
+    if ((st = attn_workspace_check(plan->ctx, args->workspace, args->workspace_bytes,
+                                   want)) != ATTN_OK)
+        return st;
+    for (int k = 0; k < ATTN_ARGS; k++)
+        if (attn_workspace_overlaps(plan->ctx, args->workspace, want,
+                                    attn_arg_tensor(args, k)))
             return attn_fail(ATTN_ERR_INVALID,
                              "workspace overlaps %s, want memory of its own",
                              attn_arg_list[k].name);
-    }
     return ATTN_OK;
 }
 

@@ -118,27 +118,24 @@ size_t attn_merge_workspace_bytes(const attn_ctx *ctx, const attn_merge_args *ar
 
 static attn_status check_workspace(const attn_ctx *ctx, const attn_merge_args *a)
 {
-    size_t known = 0;
-    int64_t want;
+    const void *const work = a->workspace;
     attn_status st;
+    int64_t want;
 
     RULE(workspace_bytes(ctx, a, &want), "the workspace would be too large for an address");
     if (!want)
         return ATTN_OK;
-    if (!a->workspace || a->workspace_bytes < (size_t)want)
-        return attn_fail(ATTN_ERR_WORKSPACE, "workspace = %p of %zu bytes, want %lld bytes",
-                         a->workspace, a->workspace_bytes, (long long)want);
-    if ((st = ctx->backend->buffer_bytes(ctx->device, a->workspace, &known)) != ATTN_OK)
-        return attn_fail_in(st, "workspace");
-    if (known && known < (size_t)want)
-        return attn_fail(ATTN_ERR_WORKSPACE, "workspace has %zu bytes, want %lld bytes",
-                         known, (long long)want);
-    RULE(a->workspace != a->o.data && a->workspace != a->lse.data,
-         "workspace is o's or lse's buffer, want memory of its own");
+    if ((st = attn_workspace_check(ctx, work, a->workspace_bytes, (size_t)want)) != ATTN_OK)
+        return st;
+    RULE(!attn_workspace_overlaps(ctx, work, (size_t)want, &a->o),
+         "workspace overlaps o, want memory of its own");
+    RULE(!attn_workspace_overlaps(ctx, work, (size_t)want, &a->lse),
+         "workspace overlaps lse, want memory of its own");
     for (int64_t p = 0; p < a->n_parts; p++)
-        RULE(a->workspace != a->part_lse[p].data &&
-                 (!a->part_o || a->workspace != a->part_o[p].data),
-             "workspace is the buffer of part %lld, want memory of its own", (long long)p);
+        RULE(!attn_workspace_overlaps(ctx, work, (size_t)want, &a->part_lse[p]) &&
+                 !(is_there(&a->o) &&
+                   attn_workspace_overlaps(ctx, work, (size_t)want, &a->part_o[p])),
+             "workspace overlaps part %lld, want memory of its own", (long long)p);
     return ATTN_OK;
 }
 
@@ -153,12 +150,16 @@ static attn_status make_kernel(attn_ctx *ctx, attn_type part, attn_type o, attn_
     for (;;) {
         int64_t limit = 0;
 
-        attn_merge_step(&caps, part, o, step);
+        attn_merge_step(ctx->target.backend, &caps, part, o, step);
         st = ctx->backend->kernel(ctx->device, step, kernel, &limit);
         if (st != ATTN_OK || step->block <= limit)
             return st;
         if (limit < 1)
             return ATTN_ERR_UNSUPPORTED; /* the back end has said why */
+        if (limit >= caps.max_group)
+            return attn_fail(ATTN_ERR_UNSUPPORTED,
+                             "kernel %s: groups of %lld, but %s takes %lld", step->kernel,
+                             (long long)step->block, ctx->info.name, (long long)limit);
         caps.max_group = limit;
     }
 }
@@ -175,7 +176,7 @@ static attn_status make_kernels(attn_ctx *ctx, const attn_merge_args *a,
         const attn_type part = want_o ? a->part_o[p].type : ATTN_F32;
 
         if (ctx->backend->on_host)
-            attn_merge_step(&ctx->target.caps, part, o, &step[part]);
+            attn_merge_step(ctx->target.backend, &ctx->target.caps, part, o, &step[part]);
         else if (!kernel[part])
             st = make_kernel(ctx, part, o, &step[part], &kernel[part]);
     }

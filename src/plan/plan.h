@@ -124,7 +124,8 @@ void attn_choice_instance(attn_choice *choice, const char *format, ...);
 void attn_step_softmax(attn_step *step, const attn_problem *p);
 
 /* The kernel that takes a part of such a type into a merge to type `o`. */
-void attn_merge_step(const attn_caps *c, attn_type part, attn_type o, attn_step *step);
+void attn_merge_step(const char *backend, const attn_caps *c, attn_type part, attn_type o,
+                     attn_step *step);
 
 /* Whether keys are bounded on a side, by causal or window. */
 bool attn_problem_bounded_left(const attn_problem *p);

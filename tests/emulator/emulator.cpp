@@ -15,6 +15,7 @@
 
 #include <map>
 #include <mutex>
+#include <string>
 #include <chrono>
 #include <vector>
 
@@ -46,8 +47,33 @@ struct fiber {
     int group;    // of copies, that is open
 };
 
-typedef void kernel(attn_kparams);
+// Calls a kernel with the parameters of a launch, which it takes by value.
+typedef void runner(void *entry, const void *params);
 
+} // namespace
+
+struct CUfunc_st {
+    void *entry;
+    runner *run;
+};
+
+namespace {
+
+template <typename PARAMS> void run(void *entry, const void *params)
+{
+    ((void (*)(PARAMS))entry)(*(const PARAMS *)params);
+}
+
+// What each kernel takes, by how its name begins.
+const struct runner_of {
+    const char *name;
+    runner *run;
+} runners[] = {
+    { "attn_softmax_merge_", run<attn_merge_kparams> },
+    { "attn_", run<attn_kparams> },
+};
+
+std::map<std::string, CUfunc_st> functions;
 std::mutex lock; // one launch at a time
 fiber fibers[MOST_THREADS];
 ucontext_t beginning;
@@ -57,12 +83,12 @@ unsigned group;
 std::vector<float4> shared;
 uint32_t slot[2][MOST_THREADS]; // in turn: who is ahead must not overwrite
 unsigned turn[MOST_THREADS];
-kernel *entry;
-const attn_kparams *params;
+CUfunction launched;
+const void *params;
 
 void run_fiber()
 {
-    entry(*params);
+    launched->run(launched->entry, params);
     fibers[current].state = ENDED;
     _longjmp(scheduler, 1);
 }
@@ -362,12 +388,17 @@ CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule, const char *name)
 {
+    const runner_of *takes = runners;
     Dl_info self;
+    void *entry;
 
-    if (!dladdr((void *)cuModuleGetFunction, &self))
+    if (!dladdr((void *)cuModuleGetFunction, &self) ||
+        !(entry = dlsym(dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD), name)))
         return CUDA_ERROR_NOT_FOUND;
-    *function = (CUfunction)dlsym(dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD), name);
-    return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    while (strncmp(name, takes->name, strlen(takes->name)))
+        takes++;
+    *function = &functions.insert({ name, { entry, takes->run } }).first->second;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute what, CUfunction)
@@ -388,8 +419,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned, unsigned, uns
         return CUDA_ERROR_INVALID_HANDLE;
     if (!x || !threads || threads > MOST_THREADS || threads % 32)
         return CUDA_ERROR_INVALID_VALUE;
-    entry = (kernel *)(void *)function;
-    params = (const attn_kparams *)arguments[0];
+    launched = function;
+    params = arguments[0];
     n_threads = (int)threads;
     shared.resize(bytes / sizeof shared[0] + 1 + GUARD);
     for (group = 0; group < x; group++)

@@ -89,6 +89,16 @@ attn_status attn_cu_launch(attn_device *dev, int n, const attn_kernel *const ker
                            const attn_step steps[], const attn_call *call,
                            const attn_stream *stream);
 
+/* The stream to enqueue on. The device's context is current: streams without a handle of
+ * their own, such as the legacy one, are its. */
+attn_status attn_cu_find_stream(const attn_device *dev, const attn_stream *stream,
+                                CUstream *out);
+
+/* merge.c */
+attn_status attn_cu_merge(attn_device *dev, const attn_kernel *const kernel[],
+                          const attn_step step[], const attn_merge_args *args,
+                          const attn_stream *stream);
+
 /* memory.c */
 attn_status attn_cu_wait(attn_device *dev);
 attn_status attn_cu_alloc(attn_device *dev, size_t bytes, void **out);

@@ -281,6 +281,7 @@ const attn_backend attn_backend_cuda = {
     .close = close_device,
     .kernel = attn_cu_kernel,
     .launch = attn_cu_launch,
+    .merge = attn_cu_merge,
     .wait = attn_cu_wait,
     .alloc = attn_cu_alloc,
     .free = attn_cu_free,

@@ -126,6 +126,8 @@ static attn_status make(attn_device *dev, attn_kernel *k)
         k->max_group = 0;
         return ATTN_OK;
     }
+    if (!k->fast_bytes) /* what is not shared memory is cache */
+        return ATTN_OK;
     CU(cu->cuFuncSetAttribute(k->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                               (int)k->fast_bytes));
     CU(cu->cuFuncSetAttribute(k->function,

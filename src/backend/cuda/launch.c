@@ -83,10 +83,9 @@ static void fill(attn_kparams *a, const attn_call *call)
     fill_tensors(a, t);
 }
 
-/* A caller's stream may be of another context; ours is known. The context is current:
- * streams without a handle of their own, such as the legacy one, are its. */
-static attn_status find_stream(const attn_device *dev, const attn_stream *stream,
-                               CUstream *out)
+/* A caller's stream may be of another context; ours is known. */
+attn_status attn_cu_find_stream(const attn_device *dev, const attn_stream *stream,
+                                CUstream *out)
 {
     const attn_cu *cu = dev->cu;
     CUcontext context = NULL;
@@ -258,7 +257,7 @@ attn_status attn_cu_launch(attn_device *dev, int n, const attn_kernel *const ker
         n = 0;
     if ((st = attn_cu_enter(dev)) != ATTN_OK)
         return st;
-    if ((st = find_stream(dev, stream, &to)) == ATTN_OK)
+    if ((st = attn_cu_find_stream(dev, stream, &to)) == ATTN_OK)
         st = stream->ns ? enqueue_timed(dev, to, n, kernels, steps, call, stream->ns)
                         : enqueue_all(dev, to, n, kernels, steps, call);
     attn_cu_leave(dev);
