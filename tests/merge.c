@@ -10,6 +10,8 @@
 
 #include <attn/attn.h>
 
+#include "src/core/float16.h"
+
 enum { B = 2, H = 4, LQ = 3, LK = 56, D = 16, DV = 21, MAX_DEVICES = 16, MOST_PARTS = 8 };
 enum { ROWS = B * H * LQ, N = ROWS * DV };
 
@@ -239,42 +241,6 @@ static void a_mean_stays_in_range(void **state)
     }
 }
 
-/* bf16 is the upper half of an f32. */
-static uint16_t bf16(float x)
-{
-    uint32_t u;
-
-    memcpy(&u, &x, sizeof u);
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
-static float from_bf16(uint16_t h)
-{
-    const uint32_t u = (uint32_t)h << 16;
-    float x;
-
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-/* Normal f16 only: what lies below is written as 0. */
-static uint16_t f16(float x)
-{
-    int e;
-    const float m = frexpf(fabsf(x), &e); /* 1/2 <= m < 1 */
-    const int bits = (int)lrintf(m * 2048) + (e + 13) * 1024;
-
-    return (uint16_t)((x < 0 ? 0x8000 : 0) | (m == 0 || e < -13 ? 0 : bits));
-}
-
-static float from_f16(uint16_t h)
-{
-    const int e = h >> 10 & 31, m = h & 1023;
-    const float x = e ? ldexpf((float)(1024 + m), e - 25) : ldexpf((float)m, -24);
-
-    return h & 0x8000 ? -x : x;
-}
-
 static void types_may_differ(void **state)
 {
     static uint16_t half[2][N], out[N];
@@ -284,8 +250,8 @@ static void types_may_differ(void **state)
         for (int type = 0; type < 2; type++) {
             make(3); /* f16, bf16 and f32 parts */
             for (int i = 0; i < N; i++) {
-                half[0][i] = f16(f.part_o[0][i]);
-                half[1][i] = bf16(f.part_o[1][i]);
+                half[0][i] = attn_f16_from_f32(f.part_o[0][i]);
+                half[1][i] = attn_bf16_from_f32(f.part_o[1][i]);
             }
             f.t_o[0] = o_of(half[0], ATTN_F16);
             f.t_o[1] = o_of(half[1], ATTN_BF16);
@@ -296,7 +262,7 @@ static void types_may_differ(void **state)
             f.args.o = o_of(out, type ? ATTN_BF16 : ATTN_F16);
             check_ok(attn_merge_host(contexts[d], &f.args));
             for (int i = 0; i < N; i++)
-                f.have_o[i] = type ? from_bf16(out[i]) : from_f16(out[i]);
+                f.have_o[i] = type ? attn_f32_from_bf16(out[i]) : attn_f32_from_f16(out[i]);
             check_whole(8e-3f);
         }
 }
@@ -489,10 +455,10 @@ static void from_strided(attn_ctx *ctx, const attn_tensor *t, float *to)
     check_ok(attn_memory_download(ctx, block, t->data, 0, sizeof block));
     for (int i = 0; i < ROWS * cols; i++) {
         to[i] = block[place(i, cols)];
-        memset(&block[place(i, cols)], 0x77, sizeof block[0]);
+        block[place(i, cols)] = block[0];
     }
-    for (size_t i = 0; i < sizeof block; i++)
-        assert_int_equal(((unsigned char *)block)[i], 0x77);
+    for (int i = 1; i < 3 + 2 * N; i++)
+        assert_memory_equal(&block[i], &block[0], sizeof block[0]);
 }
 
 /* attn_merge_host() gives a device contiguous copies; these are not. */

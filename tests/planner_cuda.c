@@ -289,6 +289,119 @@ static void what_is_refused(void **state)
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "no tile fits");
 }
 
+static attn_choice plan_named(int device, const char *problem, const char *variant)
+{
+    const attn_options options = { .size = sizeof options, .variant = variant };
+    const attn_target t = target_of(device);
+    attn_problem p;
+    attn_choice c;
+
+    check_ok(attn_problem_parse(&p, problem));
+    check_ok(attn_choose(&p, &t, &options, &c));
+    return c;
+}
+
+/* Each step is a kernel of the type's image; those that read scores which were copied say
+ * so. */
+static void naive_steps(void **state)
+{
+    static const struct {
+        const char *kernel;
+        int tile_q, piece, copied;
+    } steps[] = {
+        { "softmax_fwd_naive_bf16_product", 1, 64, 0 },
+        { "softmax_fwd_naive_bf16_copy", 1, 64, 0 },
+        { "softmax_fwd_naive_bf16_scale", 1, 64, 1 },
+        { "softmax_fwd_naive_bf16_mask", 1, 64, 1 },
+        { "softmax_fwd_naive_bf16_softmax", 64, 0, 1 },
+        { "softmax_fwd_naive_bf16_output", 1, 0, 1 },
+    };
+    const char *const problem = "softmax_fwd:bf16,b2,hq4,hkv2,lq33,lk777,d80,causal";
+
+    (void)state;
+    for (int copy = 0; copy < 2; copy++)
+        for (int i = 0; i < N_DEVICES; i++) {
+            const attn_choice c = plan_named(
+                i, problem, copy ? "softmax_fwd_naive_copy" : "softmax_fwd_naive");
+            const attn_step *step = c.step;
+
+            assert_int_equal(c.n_steps, 5 + copy);
+            for (int k = 0; k < 6; k++) {
+                if (k == 1 && !copy)
+                    continue;
+                assert_string_equal(step->kernel, steps[k].kernel);
+                assert_int_equal(step->tile_q, steps[k].tile_q);
+                assert_int_equal(step->piece, steps[k].piece);
+                assert_int_equal(define(step, "COPY"), copy && steps[k].copied);
+                assert_int_equal(step->block, 64);
+                assert_int_equal(step->fast_bytes, 0);
+                step++;
+            }
+            assert_int_equal(c.workspace_bytes, (1 + copy) * 2 * 4 * 33 * 777 * 2);
+        }
+}
+
+/* Scores beyond 256 MiB are computed in rounds: of whole heads, else of queries of one. */
+static void naive_rounds(void **state)
+{
+    static const struct {
+        const char *problem, *variant;
+        int64_t heads, queries;
+    } cases[] = {
+        { "softmax_fwd:f32,b2,hq8,hkv8,lq4096,lk4096,d64", "softmax_fwd_naive", 4, 4096 },
+        { "softmax_fwd:f32,b2,hq8,hkv8,lq4096,lk4096,d64", "softmax_fwd_naive_copy", 2,
+          4096 },
+        { "softmax_fwd:f16,b1,hq2,hkv1,lq65536,lk65536,d64", "softmax_fwd_naive", 1, 2048 },
+        { "softmax_fwd:f32,b1,hq2,hkv1,lq9,lk100000000,d64", "softmax_fwd_naive", 1, 1 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_choice c = plan_named(3, cases[i].problem, cases[i].variant);
+
+        for (int k = 0; k < c.n_steps; k++) {
+            assert_int_equal(c.step[k].round_heads, cases[i].heads);
+            assert_int_equal(c.step[k].round_queries, cases[i].queries);
+        }
+    }
+}
+
+static void what_naive_refuses(void **state)
+{
+    const attn_options options = { .size = sizeof options, .variant = "softmax_fwd_naive" };
+    attn_target t = target_of(3);
+    attn_problem p;
+    attn_choice c;
+
+    (void)state;
+    check_ok(attn_problem_parse(&p, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk1000,d64"));
+    t.caps.max_group = 63;
+    check_error(attn_choose(&p, &t, &options, &c), ATTN_ERR_UNSUPPORTED, "64 threads");
+    t.caps.max_group = 64;
+    t.caps.max_alloc_bytes = 3999;
+    check_error(attn_choose(&p, &t, &options, &c), ATTN_ERR_UNSUPPORTED, "largest block");
+}
+
+/* CUDA's merge has both types in its kernel's name, a warp a row. */
+static void merge_kernels(void **state)
+{
+    static const char *const types[] = { "f32", "f16", "bf16" };
+    const attn_target t = target_of(3);
+
+    (void)state;
+    for (int o = 0; o < 3; o++)
+        for (int part = 0; part < 3; part++) {
+            char name[64];
+            attn_step step;
+
+            attn_merge_step("cuda", &t.caps, ATTN_F32 + part, ATTN_F32 + o, &step);
+            snprintf(name, sizeof name, "softmax_merge_%s_%s", types[o], types[part]);
+            assert_string_equal(step.kernel, name);
+            assert_int_equal(step.block, 32 * step.tile_q);
+            assert_int_equal(step.fast_bytes, 0);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -300,6 +413,10 @@ int main(void)
         cmocka_unit_test(pieces_as_asked),
         cmocka_unit_test(whole_rows),
         cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(naive_steps),
+        cmocka_unit_test(naive_rounds),
+        cmocka_unit_test(what_naive_refuses),
+        cmocka_unit_test(merge_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

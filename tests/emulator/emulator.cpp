@@ -248,7 +248,8 @@ void emulated_copies(int pending_groups)
     f.copies.erase(f.copies.begin(), f.copies.begin() + (long)n);
 }
 
-// The driver API. One device, whose shared memory is that of EMULATED_SHARED bytes.
+// The driver API. One device, whose shared memory is that of EMULATED_SHARED bytes; of
+// EMULATED_MEMORY KiB, if that is given, for those who ask: more can be allocated.
 struct CUctx_st {
     int users;
 };
@@ -337,7 +338,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute what, CUdevice)
 
 CUresult cuDeviceTotalMem(size_t *bytes, CUdevice)
 {
-    *bytes = (size_t)4 << 30;
+    *bytes = (size_t)number("EMULATED_MEMORY", 4 << 20) << 10;
     return CUDA_SUCCESS;
 }
 

@@ -15,6 +15,8 @@ int attn_cuda_dim_class(const attn_problem *p);
 extern const attn_variant attn_cuda_softmax_fwd_split_mma_variant;
 extern const attn_variant attn_cuda_softmax_fwd_split_variant;
 extern const attn_variant attn_cuda_softmax_fwd_tile_variant;
+extern const attn_variant attn_cuda_softmax_fwd_naive_variant;
+extern const attn_variant attn_cuda_softmax_fwd_naive_copy_variant;
 
 /* Best first, ends with NULL. */
 const attn_variant *const *attn_cuda_variants(const attn_caps *caps);
