@@ -21,7 +21,7 @@ ALLOWED = {
     "src/backend/opencl": ["core/", "plan/step.h", "backend/backend.h", "backend/opencl/",
                            "common/params.h", "common/work.h"],
     "src/backend/cuda": ["core/", "plan/step.h", "backend/backend.h", "backend/cuda/",
-                         "common/params.h"],
+                         "common/params.h", "common/work.h"],
     "src/backend/host": ["core/", "plan/step.h", "backend/backend.h", "backend/host/", "host/"],
     "src/backend": ["plan/step.h", "backend/"],
     "src/api": ["core/", "problem/", "plan/", "backend/backend.h", "backend/list.h", "api/"],

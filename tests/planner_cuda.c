@@ -31,6 +31,7 @@ static attn_target target_of(int i)
                                 .max_group = made_up[i].max_group,
                                 .subgroup = 32,
                                 .vector_width = 1,
+                                .blas = 1,
                                 .memory_bytes = (int64_t)16 << 30,
                                 .max_alloc_bytes = (int64_t)16 << 30,
                                 .clock_mhz = 1500,
@@ -266,14 +267,75 @@ static void whole_rows(void **state)
     }
 }
 
+/* Packing, two products, the softmax between them: whatever tiles refuse for its size. */
+static void heads_of_any_size(void **state)
+{
+    static const char *const kernels[] = {
+        "softmax_fwd_math_pack_f16_q", "softmax_fwd_math_pack_f16_k",
+        "softmax_fwd_math_pack_f16_v", "cublas_scores",
+        "softmax_fwd_math_softmax",    "cublas_output",
+        "softmax_fwd_math_unpack_f16",
+    };
+    static const char problem[] = "softmax_fwd:f16,b2,hq8,hkv2,lq70,lk90,d576,dv512";
+
+    (void)state;
+    for (int i = 0; i < N_DEVICES; i++) {
+        const attn_choice c = plan(i, problem);
+
+        assert_string_equal(c.variant->name, "softmax_fwd_math");
+        assert_int_equal(c.n_steps, 7);
+        for (int k = 0; k < 7; k++) {
+            assert_string_equal(c.step[k].kernel, kernels[k]);
+            assert_true(c.step[k].block <= made_up[i].max_group);
+            assert_int_equal(c.step[k].round_heads, 16);
+            assert_int_equal(c.step[k].round_queries, 70);
+        }
+        /* the matrices, and room for cuBLAS at a multiple of 256 bytes */
+        assert_int_equal(c.workspace_bytes,
+                         4 * (16 * 70 * (576 + 90 + 512 + 1) + 4 * 90 * (576 + 512)) +
+                             (4 << 20) + 256);
+        assert_int_equal(c.step[3].scratch_bytes, 4 << 20);
+    }
+}
+
+/* Heads and queries of a round: within 256 MiB as long as one query is, 2^31 elements and
+ * 65535 pairs. */
+static void rounds(void **state)
+{
+    static const struct {
+        const char *problem;
+        int64_t heads, queries;
+    } cases[] = {
+        { "softmax_fwd:f32,b1,hq64,hkv64,lq8192,lk8192,d512", 1, 4096 },
+        { "softmax_fwd:f32,b1,hq64,hkv8,lq1024,lk1024,d512", 16, 1024 },
+        { "softmax_fwd:f32,b1,hq64,hkv1,lq8192,lk8192,d512", 64, 64 },
+        { "softmax_fwd:f32,b1,hq64,hkv1,lq64,lk1000000,d512", 64, 1 },
+        { "softmax_fwd:f32,b100000,hq1,hkv1,lq1,lk1,d257", 50000, 1 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_choice c = plan(3, cases[i].problem);
+
+        for (int k = 0; k < c.n_steps; k++) {
+            assert_int_equal(c.step[k].round_heads, cases[i].heads);
+            assert_int_equal(c.step[k].round_queries, cases[i].queries);
+        }
+    }
+}
+
 static void what_is_refused(void **state)
 {
     static const struct {
         const char *problem, *says;
+        int32_t blas;
     } cases[] = {
-        { "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d257", "over 256" },
-        { "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d8,dv512", "over 256" },
-        { "softmax_fwd:f32,b1000000,hq1000000,hkv1,lq9,lk9,d8", "2^31 - 1" },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d257", "tile: D or Dv is over 256", 0 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d257", "cuBLAS was not found", 0 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d8,dv512", "tile: D or Dv is over 256", 0 },
+        { "softmax_fwd:f32,b1000000,hq1000000,hkv1,lq9,lk9,d8", "groups than a grid", 1 },
+        { "softmax_fwd:f32,b1000000,hq1000000,hkv1,lq9,lk9,d8", "heads of all batches", 1 },
+        { "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk3000000,d512", "2^31 elements", 1 },
     };
     attn_target t = target_of(3);
     attn_problem p;
@@ -281,24 +343,16 @@ static void what_is_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        t.caps.blas = cases[i].blas;
         check_ok(attn_problem_parse(&p, cases[i].problem));
         check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, cases[i].says);
     }
-    t.caps.fast_bytes = 16 * 1024;
     check_ok(attn_problem_parse(&p, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d64"));
-    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "no tile fits");
-}
-
-static attn_choice plan_named(int device, const char *problem, const char *variant)
-{
-    const attn_options options = { .size = sizeof options, .variant = variant };
-    const attn_target t = target_of(device);
-    attn_problem p;
-    attn_choice c;
-
-    check_ok(attn_problem_parse(&p, problem));
-    check_ok(attn_choose(&p, &t, &options, &c));
-    return c;
+    t.caps.fast_bytes = 16 * 1024;
+    t.caps.max_group = 64;
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "tile: no tile fits");
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
+                "math: the device runs no group of 128 threads");
 }
 
 /* Each step is a kernel of the type's image; those that read scores which were copied say
@@ -321,8 +375,8 @@ static void naive_steps(void **state)
     (void)state;
     for (int copy = 0; copy < 2; copy++)
         for (int i = 0; i < N_DEVICES; i++) {
-            const attn_choice c = plan_named(
-                i, problem, copy ? "softmax_fwd_naive_copy" : "softmax_fwd_naive");
+            const attn_choice c = plan_with(
+                i, problem, copy ? "softmax_fwd_naive_copy" : "softmax_fwd_naive", 0);
             const attn_step *step = c.step;
 
             assert_int_equal(c.n_steps, 5 + copy);
@@ -357,7 +411,7 @@ static void naive_rounds(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const attn_choice c = plan_named(3, cases[i].problem, cases[i].variant);
+        const attn_choice c = plan_with(3, cases[i].problem, cases[i].variant, 0);
 
         for (int k = 0; k < c.n_steps; k++) {
             assert_int_equal(c.step[k].round_heads, cases[i].heads);
@@ -412,6 +466,8 @@ int main(void)
         cmocka_unit_test(what_is_split),
         cmocka_unit_test(pieces_as_asked),
         cmocka_unit_test(whole_rows),
+        cmocka_unit_test(heads_of_any_size),
+        cmocka_unit_test(rounds),
         cmocka_unit_test(what_is_refused),
         cmocka_unit_test(naive_steps),
         cmocka_unit_test(naive_rounds),

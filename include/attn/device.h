@@ -97,9 +97,10 @@ ATTN_API attn_status attn_device_list(attn_device_info *out, size_t cap, size_t 
  * These environment variables are read here, in attn_ctx_create_opencl() (but for
  * the device) and nowhere else: ATTN_DEVICE, ATTN_CACHE (0: no kernel cache on disk), ATTN_CACHE_DIR, XDG_CACHE_HOME, HOME,
  * ATTN_OPENCL_LIB (full name or folder of the OpenCL loader; also read by the two
- * list functions), ATTN_CLBLAST_LIB (likewise that of CLBlast),
- * ATTN_CUDA_LIB (likewise the driver's libcuda.so.1). attn_ctx_create_cuda() reads the
- * last one too. Threads: safe. */
+ * list functions, as all that follow), ATTN_CLBLAST_LIB (likewise that of CLBlast),
+ * ATTN_CUDA_LIB (likewise the driver's libcuda.so.1), ATTN_CUBLAS_LIB (likewise
+ * libcublas.so of the toolkit's major version). attn_ctx_create_cuda() reads the last
+ * two. Threads: safe. */
 ATTN_API attn_status attn_ctx_create(const char *selector, attn_ctx **out);
 
 /* Waits for the context's own queue, frees everything it holds and sets *ctx to

@@ -41,6 +41,7 @@ void attn_env_read(attn_env_storage *s)
     *s = (attn_env_storage){ .env = { .device = variable("ATTN_DEVICE"),
                                       .opencl_lib = variable("ATTN_OPENCL_LIB"),
                                       .clblast_lib = variable("ATTN_CLBLAST_LIB"),
+                                      .cublas_lib = variable("ATTN_CUBLAS_LIB"),
                                       .cuda_lib = variable("ATTN_CUDA_LIB") } };
     if (cache && !strcmp(cache, "0"))
         return;

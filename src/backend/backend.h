@@ -20,6 +20,7 @@ typedef struct attn_env {
     const char *opencl_lib;   /* ATTN_OPENCL_LIB                               */
     const char *cuda_lib;     /* ATTN_CUDA_LIB                                 */
     const char *clblast_lib;  /* ATTN_CLBLAST_LIB                              */
+    const char *cublas_lib;   /* ATTN_CUBLAS_LIB                               */
     const char *cache_dir;    /* where kernels are kept on disk; NULL: nowhere */
 } attn_env;
 

@@ -49,6 +49,16 @@ static double groups_of(const attn_problem *p, const attn_step *s)
            ((double)heads / (double)group) * (double)pieces;
 }
 
+/* Of the step that has most: the budget is of one. */
+static int64_t fast_bytes_of(const attn_choice *choice)
+{
+    int64_t most = 0;
+
+    for (int i = 0; i < choice->n_steps; i++)
+        most = attn_max(most, choice->step[i].fast_bytes);
+    return most;
+}
+
 static void explain_choice(const attn_problem *p, const attn_target *target,
                            const attn_choice *choice, attn_text *text)
 {
@@ -75,8 +85,7 @@ static void explain_choice(const attn_problem *p, const attn_target *target,
                       (long long)choice->budget[i].bytes, choice->budget[i].what);
     if (choice->n_budget)
         attn_text_add(text, "           %10lld bytes  of %lld that a group has\n",
-                      (long long)choice->step[0].fast_bytes,
-                      (long long)target->caps.fast_bytes);
+                      (long long)fast_bytes_of(choice), (long long)target->caps.fast_bytes);
     if (choice->splits)
         attn_text_add(text, "splits     %lld pieces of up to %lld keys\n",
                       (long long)choice->splits, (long long)choice->step[0].piece);

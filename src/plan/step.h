@@ -57,7 +57,8 @@ typedef struct attn_step {
     int64_t round_heads, round_queries;
     int64_t fast_bytes;          /* local memory that a group uses             */
     int64_t threads;             /* host                                       */
-    int64_t scratch_bytes;       /* host: workspace of one thread              */
+    int64_t scratch_bytes;       /* host: workspace of one thread; cuda: of a
+                                    library, at the end of the workspace       */
     int64_t round_blocks;        /* host: grouped tiles of rows in one round   */
 
     attn_type type;

@@ -338,7 +338,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute what, CUdevice)
 
 CUresult cuDeviceTotalMem(size_t *bytes, CUdevice)
 {
-    *bytes = (size_t)number("EMULATED_MEMORY", 4 << 20) << 10;
+    *bytes = (size_t)number("EMULATED_MEMORY_KIB", 4 << 20) << 10;
     return CUDA_SUCCESS;
 }
 

@@ -31,9 +31,23 @@ struct attn_device {
     bool borrowed;            /* the caller's                                     */
     CUstream stream;          /* own, does not wait for the legacy stream         */
     attn_device_info info;
+    const struct attn_cublas *blas; /* NULL: not found                            */
+    struct attn_cu_products *products; /* its handle; NULL: not asked for yet     */
     attn_cu_module *modules;  /* lists; grow until close                          */
     attn_kernel *kernels;
 };
+
+/* One product of matrices of one round, by a library; all checked. The context is
+ * current. */
+typedef struct attn_cu_job {
+    const attn_step *step;
+    const attn_call *call;
+    int64_t heads, queries;   /* of the round                                     */
+    CUstream stream;
+} attn_cu_job;
+
+typedef struct attn_cu_products attn_cu_products;
+typedef attn_status attn_cu_library(attn_device *dev, const attn_cu_job *job);
 
 /* A function with the problem's features: those are data to it, but each set of them
  * is proven by a self-test of its own. */
@@ -42,6 +56,7 @@ struct attn_kernel {
     const char *name;         /* the step's                                       */
     uint32_t features;        /* KFEATURE_LIST bits                               */
     int32_t bias_type, d, dv;
+    attn_cu_library *library; /* not NULL: a library's step, no function          */
     CUfunction function;
     int64_t max_group;
     int64_t fast_bytes;       /* shared memory of a launch                        */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/cublas.h"
 #include "core/status.h"
 #include "core/text.h"
 
@@ -153,6 +153,7 @@ attn_status attn_cu_describe(const attn_env *env, int index, attn_device_info *i
 
     if ((st = attn_cu_find(env, index, &cu, &id)) != ATTN_OK)
         return st;
+    attn_cublas_load(env->cublas_lib, info->blas, sizeof info->blas);
     return attn_cu_info(cu, id, index, info);
 }
 
@@ -171,9 +172,11 @@ static void close_device(attn_device **dev)
             d->cu->cuStreamSynchronize(d->stream);
             d->cu->cuStreamDestroy(d->stream);
         }
+        attn_cublas_close(d, true);
         attn_cu_kernels_drop(d);
         attn_cu_leave(d);
     } else {
+        attn_cublas_close(d, false);
         attn_cu_kernels_drop(d);
     }
     if (d->context && !d->borrowed)
@@ -185,8 +188,8 @@ static void close_device(attn_device **dev)
 
 /* All that both ways of opening share. Takes over the reference to a primary context,
  * also on failure. */
-static attn_status make_device(const attn_cu *cu, CUcontext context, CUdevice id, int index,
-                               bool borrowed, attn_device **out)
+static attn_status make_device(const attn_env *env, const attn_cu *cu, CUcontext context,
+                               CUdevice id, int index, bool borrowed, attn_device **out)
 {
     attn_device *dev = calloc(1, sizeof *dev);
     attn_status st;
@@ -200,6 +203,7 @@ static attn_status make_device(const attn_cu *cu, CUcontext context, CUdevice id
     dev->id = id;
     dev->context = context;
     dev->borrowed = borrowed;
+    dev->blas = attn_cublas_load(env->cublas_lib, dev->info.blas, sizeof dev->info.blas);
     if ((st = attn_cu_info(cu, id, index, &dev->info)) != ATTN_OK)
         goto fail;
     if ((st = attn_cu_enter(dev)) != ATTN_OK)
@@ -231,7 +235,7 @@ static attn_status open_device(const attn_env *env, int index, attn_device **out
     if ((st = attn_cu_find(env, index, &cu, &id)) != ATTN_OK)
         return st;
     CU(cu->cuDevicePrimaryCtxRetain(&context, id));
-    return make_device(cu, context, id, index, false, out);
+    return make_device(env, cu, context, id, index, false, out);
 
 fail:
     return st;
@@ -266,7 +270,8 @@ static attn_status adopt(const attn_env *env, void *context, void *device,
                          "%d.%d or more",
                          context, capability(cu, id) / 10, capability(cu, id) % 10,
                          LEAST_CAPABILITY / 10, LEAST_CAPABILITY % 10);
-    if ((st = make_device(cu, context, id, attn_cu_index(cu, id), true, out)) == ATTN_OK)
+    if ((st = make_device(env, cu, context, id, attn_cu_index(cu, id), true, out)) ==
+        ATTN_OK)
         *info = (*out)->info;
 fail:
     return st;

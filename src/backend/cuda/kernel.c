@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/cublas.h"
 #include "common/params.h"
 #include "core/status.h"
 
@@ -113,6 +113,10 @@ static attn_status make(attn_device *dev, attn_kernel *k)
     CUmodule module = NULL;
     attn_status st;
 
+    if ((k->library = attn_cublas_step(k->name))) {
+        k->max_group = 1;
+        return attn_cublas_open(dev);
+    }
     snprintf(symbol, sizeof symbol, "attn_%s", k->name);
     if ((st = load(dev, k->name, &module)) != ATTN_OK)
         return st;

@@ -165,7 +165,7 @@ static attn_status grid_size(const attn_device *dev, const attn_step *step,
 }
 
 /* One step of one round. The context is current. */
-static attn_status enqueue(const attn_device *dev, CUstream stream, const attn_kernel *k,
+static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel *k,
                            const attn_step *step, const attn_call *call, const span *round,
                            attn_kparams *a)
 {
@@ -174,9 +174,15 @@ static attn_status enqueue(const attn_device *dev, CUstream stream, const attn_k
         step->piece ? attn_max(attn_ceil_div(call->len_kv, step->piece), 1) : 1;
     void *params[] = { a };
     unsigned groups = 0;
-    attn_status st = grid_size(dev, step, k, call, round, pieces, &groups);
+    attn_status st;
 
-    if (st != ATTN_OK)
+    if (k->library)
+        return k->library(dev, &(attn_cu_job){ .step = step,
+                                               .call = call,
+                                               .heads = round->heads,
+                                               .queries = round->queries,
+                                               .stream = stream });
+    if ((st = grid_size(dev, step, k, call, round, pieces, &groups)) != ATTN_OK)
         return st;
     a->features = k->features;
     a->bias_type = k->bias_type;
@@ -199,7 +205,7 @@ fail:
                         step->block);
 }
 
-static attn_status enqueue_all(const attn_device *dev, CUstream stream, int n,
+static attn_status enqueue_all(attn_device *dev, CUstream stream, int n,
                                const attn_kernel *const kernels[], const attn_step steps[],
                                const attn_call *call)
 {
@@ -218,7 +224,7 @@ static attn_status enqueue_all(const attn_device *dev, CUstream stream, int n,
 }
 
 /* The same between two events; waits. The context is current. */
-static attn_status enqueue_timed(const attn_device *dev, CUstream stream, int n,
+static attn_status enqueue_timed(attn_device *dev, CUstream stream, int n,
                                  const attn_kernel *const kernels[],
                                  const attn_step steps[], const attn_call *call,
                                  uint64_t *ns)

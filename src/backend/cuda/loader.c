@@ -5,7 +5,6 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,20 +80,26 @@ static bool start(const attn_cu *cu, attn_text *reason)
     return false;
 }
 
-static bool open_one(const char *name, attn_cu *cu, attn_text *reason)
+bool attn_cu_path(const char *name, const char *usual_name, char *path, size_t cap)
 {
     struct stat st;
-    char path[4096];
-    void *handle;
     int n;
 
     if (!*name)
-        n = snprintf(path, sizeof path, "%s", usual);
+        n = snprintf(path, cap, "%s", usual_name);
     else if (!stat(name, &st) && S_ISDIR(st.st_mode))
-        n = snprintf(path, sizeof path, "%s/%s", name, usual);
+        n = snprintf(path, cap, "%s/%s", name, usual_name);
     else
-        n = snprintf(path, sizeof path, "%s", name);
-    if (n < 0 || (size_t)n >= sizeof path) {
+        n = snprintf(path, cap, "%s", name);
+    return n >= 0 && (size_t)n < cap;
+}
+
+static bool open_one(const char *name, attn_cu *cu, attn_text *reason)
+{
+    char path[4096];
+    void *handle;
+
+    if (!attn_cu_path(name, usual, path, sizeof path)) {
         attn_text_add(reason, "; its name is too long");
         return false;
     }

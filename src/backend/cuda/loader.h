@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Every function that is called. cuda.h turns names into those of the version that
@@ -51,6 +52,10 @@ typedef struct attn_cu {
     ATTN_CUDA_FUNCTIONS(X)
 #undef X
 } attn_cu;
+
+/* The library to open: `usual` alone if the name is empty, in the folder of that name, or
+ * the name itself. false: too long. */
+bool attn_cu_path(const char *name, const char *usual, char *path, size_t cap);
 
 /* The driver's library of that name, which may also be the folder that holds it;
  * NULL: the usual name. Each is opened once in a process, initialised, and never

@@ -17,6 +17,7 @@ extern const attn_variant attn_cuda_softmax_fwd_split_variant;
 extern const attn_variant attn_cuda_softmax_fwd_tile_variant;
 extern const attn_variant attn_cuda_softmax_fwd_naive_variant;
 extern const attn_variant attn_cuda_softmax_fwd_naive_copy_variant;
+extern const attn_variant attn_cuda_softmax_fwd_math_variant;
 
 /* Best first, ends with NULL. */
 const attn_variant *const *attn_cuda_variants(const attn_caps *caps);

@@ -4,6 +4,7 @@
 #include <attn/device.h>
 
 #include "core/size.h"
+#include "plan/math_round.h"
 #include "plan/opencl/variants.h"
 
 enum {
@@ -27,11 +28,6 @@ typedef struct shape {
     bool panels, library;
 } shape;
 
-static int64_t group_of(const attn_problem *p)
-{
-    return p->hkv ? p->hq / p->hkv : 1;
-}
-
 /* The widest vector that no more than half of it goes without a query. */
 static int64_t lanes(int64_t widest, int64_t queries)
 {
@@ -52,7 +48,7 @@ static shape shape_of(const attn_problem *p, const attn_caps *c, bool library)
     s.block = cpu ? 1 : attn_min(ITEMS, c->max_group);
     if (cpu)
         s.pitch = lanes(widest, p->lq);
-    columns = group_of(p) * attn_round_up(attn_max(p->lq, 1), s.pitch);
+    columns = attn_math_group(p) * attn_round_up(attn_max(p->lq, 1), s.pitch);
     if (cpu) {
         s.vw = attn_max(lanes(widest, columns), 4);
         s.mr = s.vw == 16 ? 8 : 4;
@@ -66,61 +62,18 @@ static shape shape_of(const attn_problem *p, const attn_caps *c, bool library)
     return s;
 }
 
-/* Heads and queries of a round, and the floats of its matrices. */
-typedef struct span {
-    int64_t heads, queries;
-    double floats;
-} span;
-
-/* As common/work.h lays them out. In double: whatever the sizes, nothing wraps. */
-static double floats_of(const attn_problem *p, const shape *s, int64_t queries)
-{
-    const double columns = (double)attn_round_up(
-        group_of(p) * attn_round_up(attn_max(queries, 1), s->pitch), s->nr);
-    const double keys = (double)attn_round_up(attn_max(p->lk, 1), s->mr);
-    const double d = (double)p->d, dv = (double)attn_round_up(p->dv, s->mr);
-
-    return columns * (d + keys + dv + 1) + keys * (d + dv);
-}
-
-/* What CLBlast counts in ints, padded; of one pair. */
-static double padded_of(const attn_problem *p, const shape *s, int64_t queries)
-{
-    const attn_problem padded = { .hq = p->hq,
-                                  .hkv = p->hkv,
-                                  .lk = attn_round_up(p->lk, PADDED),
-                                  .d = attn_round_up(p->d, PADDED),
-                                  .dv = attn_round_up(p->dv, PADDED) };
-    const shape wide = { .pitch = s->pitch, .nr = PADDED, .mr = PADDED };
-
-    return floats_of(&padded, &wide, queries);
-}
-
-/* Whether so many pairs with so many queries fit `bytes`, and CLBlast's ints. */
-static bool fits(const attn_problem *p, const shape *s, double pairs, int64_t queries,
-                 int64_t bytes)
-{
-    return 4 * pairs * floats_of(p, s, queries) <= (double)bytes &&
-           (!s->library || pairs * padded_of(p, s, queries) <= (double)INT32_MAX);
-}
-
-/* All heads if they fit, else as many pairs as do with all their queries, else one pair
- * and half of the queries, a quarter, ... down to one vector of them. */
-static bool find_round(const attn_problem *p, const attn_caps *c, const shape *s, span *out)
+static bool find_round(const attn_problem *p, const attn_caps *c, const shape *s,
+                       attn_math_round *out)
 {
     const int64_t cores = attn_min(attn_max(c->compute_units, 2), ROUND_BYTES / CORE_BYTES);
     const int64_t most = s->panels ? cores * CORE_BYTES : ROUND_BYTES;
-    const int64_t budget = attn_min(most, c->max_alloc_bytes / 2);
-    int64_t pairs = attn_max(p->b * p->hkv, 1), queries = attn_max(p->lq, 1);
+    const attn_math_units units = { .queries = s->pitch, .columns = s->nr, .rows = s->mr };
+    const attn_math_limits limits = { .wanted_bytes =
+                                          attn_min(most, c->max_alloc_bytes / 2),
+                                      .most_bytes = c->max_alloc_bytes,
+                                      .library = s->library ? PADDED : 0 };
 
-    while (pairs > 1 && !fits(p, s, (double)pairs, queries, budget))
-        pairs = attn_ceil_div(pairs, 2);
-    while (queries > s->pitch && !fits(p, s, (double)pairs, queries, budget))
-        queries = attn_round_up(attn_ceil_div(queries, 2), s->pitch);
-    *out = (span){ .heads = pairs * group_of(p),
-                   .queries = queries,
-                   .floats = (double)pairs * floats_of(p, s, queries) };
-    return fits(p, s, (double)pairs, queries, c->max_alloc_bytes);
+    return attn_math_find_round(p, &units, &limits, out);
 }
 
 /* Rows of O that a group computes in the second product: all, for panels are reused
@@ -147,7 +100,7 @@ static int64_t loops_of(const attn_problem *p, const attn_caps *c, const shape *
 static const char *refusal(const attn_problem *p, const attn_caps *c, bool library)
 {
     const shape s = shape_of(p, c, library);
-    span round;
+    attn_math_round round;
 
     if (c->max_group < 1)
         return "the device runs no work-group";
@@ -177,8 +130,9 @@ typedef struct grid {
     bool grouped;          /* queries of all heads that share keys  */
 } grid;
 
-static attn_step *add_step(const attn_problem *p, const shape *s, const span *round,
-                           const char *kernel, grid g, attn_choice *out)
+static attn_step *add_step(const attn_problem *p, const shape *s,
+                           const attn_math_round *round, const char *kernel, grid g,
+                           attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
 
@@ -198,10 +152,10 @@ static attn_step *add_step(const attn_problem *p, const shape *s, const span *ro
     return step;
 }
 
-static void add_pack(const attn_problem *p, const shape *s, const span *round, int what,
-                     attn_choice *out)
+static void add_pack(const attn_problem *p, const shape *s, const attn_math_round *round,
+                     int what, attn_choice *out)
 {
-    const grid g = { .queries = what ? round->queries * group_of(p) : CHUNK,
+    const grid g = { .queries = what ? round->queries * attn_math_group(p) : CHUNK,
                      .keys = what ? CHUNK : 0,
                      .grouped = true };
     attn_step *step = add_step(p, s, round, "softmax_fwd_math_pack", g, out);
@@ -213,7 +167,7 @@ static void add_pack(const attn_problem *p, const shape *s, const span *round, i
 
 /* C = A^T B, S or O. */
 static void add_product(const attn_problem *p, const attn_caps *c, const shape *s,
-                        const span *round, bool output, attn_choice *out)
+                        const attn_math_round *round, bool output, attn_choice *out)
 {
     const int64_t slice = output ? slice_of(p, c, s) : SLICE;
     const int64_t slices = output ? attn_ceil_div(p->dv, slice) : 1;
@@ -230,7 +184,7 @@ static void add_product(const attn_problem *p, const attn_caps *c, const shape *
 }
 
 /* The same by CLBlast; the back end reads tile_q as the pitch's unit. */
-static void add_library(const attn_problem *p, const shape *s, const span *round,
+static void add_library(const attn_problem *p, const shape *s, const attn_math_round *round,
                         bool output, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
@@ -251,7 +205,7 @@ static void lower_with(const attn_problem *p, const attn_caps *c, bool library,
 {
     const shape s = shape_of(p, c, library);
     attn_step *step;
-    span r;
+    attn_math_round r;
 
     find_round(p, c, &s, &r);
     for (int what = 0; what < 3; what++)

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT */
+/* backend/cuda/cublas.c: the matrix products that cuBLAS computes, and the library
+ * itself. */
+#define _POSIX_C_SOURCE 200809L
+#include "backend/cuda/cublas.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/work.h"
+#include "core/size.h"
+#include "core/status.h"
+
+enum { SPAN = 256 };      /* rows of A and B that one call sums up  */
+enum { ALIGNMENT = 256 }; /* of the room that cuBLAS is given       */
+
+#define TEXT(name) #name
+#define NAME(name) TEXT(name)
+
+static const struct {
+    const char *name;
+    size_t offset;
+} functions[] = {
+#define X(name) { NAME(name), offsetof(attn_cublas, name) },
+    ATTN_CUBLAS_FUNCTIONS(X)
+#undef X
+};
+enum { N_FUNCTIONS = sizeof functions / sizeof functions[0] };
+
+typedef struct library {
+    struct library *next;
+    attn_cublas blas;
+    char shown[64];
+    char name[]; /* as it was asked for */
+} library;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static library *libraries; /* guarded by `lock`; grows only */
+
+/* A handle has one stream at a time, so `lock` is held from setting it to the last call
+ * that wants it. */
+struct attn_cu_products {
+    pthread_mutex_t lock;
+    cublasHandle_t handle;
+};
+
+/* The library is of the toolkit's own major version: its types are those of the headers. */
+static bool open_one(const char *name, library *l)
+{
+    char usual[32], path[4096];
+    int version[3] = { 0 };
+    void *handle;
+
+    snprintf(usual, sizeof usual, "libcublas.so.%d", CUDA_VERSION / 1000);
+    if (!attn_cu_path(name, usual, path, sizeof path) ||
+        !(handle = dlopen(path, RTLD_NOW | RTLD_LOCAL)))
+        return false;
+    for (size_t i = 0; i < N_FUNCTIONS; i++) {
+        void *symbol = dlsym(handle, functions[i].name);
+        if (!symbol)
+            return false;
+        memcpy((char *)&l->blas + functions[i].offset, &symbol, sizeof symbol);
+    }
+    for (int i = 0; i < 3; i++)
+        l->blas.cublasGetProperty((libraryPropertyType)(MAJOR_VERSION + i), &version[i]);
+    snprintf(l->shown, sizeof l->shown, "cuBLAS %d.%d.%d", version[0], version[1],
+             version[2]);
+    return true;
+}
+
+const attn_cublas *attn_cublas_load(const char *name, char *shown, size_t cap)
+{
+    library *l;
+
+    if (!name)
+        name = "";
+    pthread_mutex_lock(&lock);
+    for (l = libraries; l && strcmp(l->name, name); l = l->next)
+        ;
+    if (!l && (l = calloc(1, sizeof *l + strlen(name) + 1))) {
+        strcpy(l->name, name);
+        if (open_one(name, l)) {
+            l->next = libraries;
+            libraries = l;
+        } else {
+            free(l);
+            l = NULL;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    snprintf(shown, cap, "%s", l ? l->shown : "");
+    return l ? &l->blas : NULL;
+}
+
+/* Records "call = code (name: text)" and returns the status that goes with the code. */
+static attn_status fail_with(const attn_cublas *blas, cublasStatus_t code, const char *call)
+{
+    const attn_status st = code == CUBLAS_STATUS_ALLOC_FAILED    ? ATTN_ERR_NO_MEMORY
+                           : code == CUBLAS_STATUS_ARCH_MISMATCH ? ATTN_ERR_UNSUPPORTED
+                                                                 : ATTN_ERR_DEVICE;
+
+    return attn_fail(st, "%s = %d (%s: %s)", call, (int)code,
+                     blas->cublasGetStatusName(code), blas->cublasGetStatusString(code));
+}
+
+/* Needs `attn_status st`, `blas` and the label `fail` around it. */
+#define BLAS(name, ...)                                      \
+    do {                                                     \
+        const cublasStatus_t code = blas->name(__VA_ARGS__); \
+        if (code != CUBLAS_STATUS_SUCCESS) {                 \
+            st = fail_with(blas, code, #name);               \
+            goto fail;                                       \
+        }                                                    \
+    } while (0)
+
+attn_status attn_cublas_open(attn_device *dev)
+{
+    const attn_cublas *blas = dev->blas;
+    attn_cu_products *products;
+    attn_status st = ATTN_OK;
+
+    assert(blas); /* the planner was told */
+    if (dev->products)
+        return ATTN_OK;
+    if (!(products = calloc(1, sizeof *products)))
+        return attn_fail(ATTN_ERR_NO_MEMORY, "cuBLAS: %zu bytes", sizeof *products);
+    BLAS(cublasCreate, &products->handle);
+    pthread_mutex_init(&products->lock, NULL);
+    dev->products = products;
+    return ATTN_OK;
+
+fail:
+    free(products);
+    return st;
+}
+
+void attn_cublas_close(attn_device *dev, bool current)
+{
+    if (!dev->products)
+        return;
+    if (current)
+        dev->blas->cublasDestroy(dev->products->handle);
+    pthread_mutex_destroy(&dev->products->lock);
+    free(dev->products);
+    dev->products = NULL;
+}
+
+/* The matrices of a round (common/work.h); rows are those of one pair. */
+typedef struct matrices {
+    float *work;
+    int64_t pairs, rows, keys, d, dv;
+} matrices;
+
+static matrices matrices_of(const attn_cu_job *job)
+{
+    const attn_call *call = job->call;
+    const int64_t group = call->heads_q / call->heads_kv;
+
+    return (matrices){ .work = call->args->workspace,
+                       .pairs = job->heads / group,
+                       .rows = group * job->queries,
+                       .keys = attn_max(call->len_kv, 1),
+                       .d = job->step->d,
+                       .dv = job->step->dv };
+}
+
+/* Where matrix WHICH (K, V, S, ...) begins. */
+#define AT(x, which)                                                                     \
+    ((x)->work + WORK_##which((x)->pairs * (x)->rows, (x)->pairs * (x)->keys, (x)->keys, \
+                              (x)->d, (x)->dv))
+
+/* As cuBLAS sees it, column after column: C = op(A) B for each pair, C [rows][m], B
+ * [rows][k]; A is [k][m], or [m][k] and transposed. */
+typedef struct factors {
+    bool transposed;
+    int64_t m, k;
+    const float *a, *b;
+    float *c;
+} factors;
+
+/* In spans, lest errors grow with the number of keys. Pedantic: f32 throughout, whatever
+ * the library's defaults and its environment say. The planner chose rounds whose sizes fit
+ * ints. The handle is ours, its stream is set. */
+static attn_status multiply(const attn_device *dev, const matrices *x, const factors *f)
+{
+    const attn_cublas *blas = dev->blas;
+    const cublasOperation_t op = f->transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int a_ld = (int)(f->transposed ? f->k : f->m);
+    const float one = 1.0f, zero = 0.0f;
+    attn_status st = ATTN_OK;
+
+    assert(x->pairs * x->rows * x->keys <= INT32_MAX);
+    for (int64_t i = 0; i < f->k; i += SPAN)
+        BLAS(cublasGemmStridedBatchedEx, dev->products->handle, op, CUBLAS_OP_N, (int)f->m,
+             (int)x->rows, (int)attn_min(SPAN, f->k - i), &one,
+             f->a + (f->transposed ? i : i * f->m), CUDA_R_32F, a_ld, f->k * f->m, f->b + i,
+             CUDA_R_32F, (int)f->k, f->k * x->rows, i ? &one : &zero, f->c, CUDA_R_32F,
+             (int)f->m, f->m * x->rows, (int)x->pairs, CUBLAS_COMPUTE_32F_PEDANTIC,
+             CUBLAS_GEMM_DEFAULT);
+fail:
+    return st;
+}
+
+/* cuBLAS's room is the caller's, behind the matrices: one of the handle would be shared by
+ * all streams. Setting the stream takes it away, so it is set after that. */
+static attn_status product(attn_device *dev, const attn_cu_job *job, const matrices *x,
+                           const factors *f)
+{
+    const attn_cublas *blas = dev->blas;
+    attn_cu_products *const products = dev->products;
+    const uintptr_t end = (uintptr_t)AT(x, END);
+    void *const room = (void *)(end + (ALIGNMENT - end % ALIGNMENT) % ALIGNMENT);
+    attn_status st = ATTN_OK;
+
+    pthread_mutex_lock(&products->lock);
+    BLAS(cublasSetStream, products->handle, job->stream);
+    BLAS(cublasSetWorkspace, products->handle, room, (size_t)job->step->scratch_bytes);
+    st = multiply(dev, x, f);
+fail:
+    pthread_mutex_unlock(&products->lock);
+    return st;
+}
+
+static attn_status scores(attn_device *dev, const attn_cu_job *job)
+{
+    const matrices x = matrices_of(job);
+
+    return product(dev, job, &x,
+                   &(factors){ .transposed = true,
+                               .m = x.keys,
+                               .k = x.d,
+                               .a = AT(&x, K),
+                               .b = x.work,
+                               .c = AT(&x, S) });
+}
+
+static attn_status output(attn_device *dev, const attn_cu_job *job)
+{
+    const matrices x = matrices_of(job);
+
+    if (job->call->args->o.type == ATTN_TYPE_NONE) /* V was not packed */
+        return ATTN_OK;
+    return product(
+        dev, job, &x,
+        &(factors){
+            .m = x.dv, .k = x.keys, .a = AT(&x, V), .b = AT(&x, S), .c = AT(&x, O) });
+}
+
+attn_cu_library *attn_cublas_step(const char *kernel)
+{
+    return !strcmp(kernel, "cublas_scores")   ? scores
+           : !strcmp(kernel, "cublas_output") ? output
+                                              : NULL;
+}
