@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/cublas.c: softmax_fwd_math with a cuBLAS that is absent, that fails, and that many
- * threads call, against the libraries of tests/emulator. */
+/* tests/cublas.c: softmax_fwd_math in rounds, and with a cuBLAS that is absent, that fails,
+ * and that many threads call, against the libraries of tests/emulator. */
 #include "tests/check.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 #include <attn/attn.h>
 
-enum { H = 2, LQ = 9, LK = 300, D = 257, N_Q = H * LQ * D, N_K = LK * D, THREADS = 4 };
+enum { N_Q = 2 * 9 * 257, N_K = 300 * 257, THREADS = 4 };
 
 /* The keys are more than one call of cuBLAS sums up, and only it takes such a D. */
 static const char problem[] = "softmax_fwd:f32,b1,hq2,hkv1,lq9,lk300,d257,causal,align=br";
@@ -19,7 +19,7 @@ static const attn_options by_name = { .size = sizeof by_name,
                                       .variant = "softmax_fwd_math" };
 
 static const char *folder;
-static float q[N_Q], k[N_K], v[N_K], want[N_Q];
+static float q[N_K], k[N_K], v[N_K], want[N_Q];
 
 static attn_softmax_desc desc_of(const char *text)
 {
@@ -29,20 +29,26 @@ static attn_softmax_desc desc_of(const char *text)
     return desc;
 }
 
-static int ask_the_host(void **state)
+/* The host's answer, from the inputs' first elements. */
+static void ask_the_host(const char *text, float *o)
 {
-    const attn_softmax_desc desc = desc_of(problem);
+    const attn_softmax_desc desc = desc_of(text);
     attn_ctx *host = NULL;
 
+    check_ok(attn_ctx_create("host", &host));
+    check_ok(attn_softmax_forward_host(host, &desc, q, k, v, o, NULL));
+    attn_ctx_destroy(&host);
+}
+
+static int fill(void **state)
+{
     (void)state;
     for (int i = 0; i < N_K; i++) {
-        q[i % N_Q] = sinf((float)i);
+        q[i] = sinf((float)i);
         k[i] = cosf((float)(3 * i));
         v[i] = sinf((float)(7 * i));
     }
-    check_ok(attn_ctx_create("host", &host));
-    check_ok(attn_softmax_forward_host(host, &desc, q, k, v, want, NULL));
-    attn_ctx_destroy(&host);
+    ask_the_host(problem, want);
     return 0;
 }
 
@@ -98,6 +104,49 @@ static void last_resort(void **state)
     check_ok(attn_plan_text(plan, text, sizeof text, NULL));
     assert_null(strstr(text, "softmax_fwd_math"));
     attn_plan_destroy(&plan);
+    attn_ctx_destroy(&ctx);
+}
+
+/* By name, so that a failed self-test fails here. */
+static void check_answer(attn_ctx *ctx, const char *text)
+{
+    static float have[N_K], expected[N_K];
+    const attn_softmax_desc d = desc_of(text);
+    const attn_args args = {
+        .size = sizeof args,
+        .q = attn_tensor_bhld(q, d.type, d.batch, d.heads_q, d.len_q, d.dim_qk),
+        .k = attn_tensor_bhld(k, d.type, d.batch, d.heads_kv, d.len_kv, d.dim_qk),
+        .v = attn_tensor_bhld(v, d.type, d.batch, d.heads_kv, d.len_kv, d.dim_qk),
+        .o = attn_tensor_bhld(have, d.type, d.batch, d.heads_q, d.len_q, d.dim_qk),
+    };
+
+    ask_the_host(text, expected);
+    check_ok(attn_softmax_forward_host_args(ctx, &d, &by_name, &args));
+    for (int64_t i = 0; i < d.batch * d.heads_q * d.len_q * d.dim_qk; i++)
+        assert_true(fabsf(have[i] - expected[i]) < 2e-6f);
+}
+
+/* Neither all heads share a round nor all queries of one. */
+static void rounds(void **state)
+{
+    attn_ctx *ctx;
+
+    (void)state;
+    setenv("EMULATED_MEMORY_KIB", "4300", 1); /* 4 MiB are cuBLAS's */
+    ctx = open_with(folder);
+    unsetenv("EMULATED_MEMORY_KIB");
+    check_answer(ctx, "softmax_fwd:f32,b2,hq4,hkv2,lq40,lk200,d32");
+    check_answer(ctx, "softmax_fwd:f32,b2,hq4,hkv2,lq40,lk200,d32,causal,align=br");
+    attn_ctx_destroy(&ctx);
+}
+
+/* The self-test's groups are sized for the plan's rows, of which it has more. */
+static void fewer_rows_than_the_self_test(void **state)
+{
+    attn_ctx *ctx = open_with(folder);
+
+    (void)state;
+    check_answer(ctx, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk9,d257");
     attn_ctx_destroy(&ctx);
 }
 
@@ -166,10 +215,9 @@ static void any_thread(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(absent),
-        cmocka_unit_test(last_resort),
-        cmocka_unit_test(fails),
-        cmocka_unit_test(any_thread),
+        cmocka_unit_test(absent), cmocka_unit_test(last_resort),
+        cmocka_unit_test(rounds), cmocka_unit_test(fewer_rows_than_the_self_test),
+        cmocka_unit_test(fails),  cmocka_unit_test(any_thread),
     };
 
     if (argc != 2) {
@@ -177,5 +225,5 @@ int main(int argc, char **argv)
         return 2;
     }
     folder = argv[1];
-    return cmocka_run_group_tests(tests, ask_the_host, NULL);
+    return cmocka_run_group_tests(tests, fill, NULL);
 }

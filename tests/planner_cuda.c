@@ -310,7 +310,7 @@ static void rounds(void **state)
         { "softmax_fwd:f32,b1,hq64,hkv8,lq1024,lk1024,d512", 16, 1024 },
         { "softmax_fwd:f32,b1,hq64,hkv1,lq8192,lk8192,d512", 64, 64 },
         { "softmax_fwd:f32,b1,hq64,hkv1,lq64,lk1000000,d512", 64, 1 },
-        { "softmax_fwd:f32,b100000,hq1,hkv1,lq1,lk1,d257", 50000, 1 },
+        { "softmax_fwd:f32,b100000,hq1,hkv1,lq1,lk1,d1,dv257", 50000, 1 },
     };
 
     (void)state;

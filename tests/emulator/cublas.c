@@ -123,7 +123,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(
     if (!handle->room || handle->room_bytes < LEAST_ROOM || !handle->stream ||
         handle->context != current() || !pthread_equal(handle->owner, pthread_self()))
         return CUBLAS_STATUS_INTERNAL_ERROR;
-    memset(handle->room, 0xff, handle->room_bytes);
+    memset(handle->room, 0x7f, handle->room_bytes);
     for (int i = 0; i < batch_count; i++)
         multiply(transposed, m, n, k, *(const float *)alpha,
                  (const float *)a + i * a_stride, a_ld, (const float *)b + i * b_stride,

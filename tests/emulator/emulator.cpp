@@ -4,9 +4,10 @@
 //
 // What it can show: wrong indices, masks, features and results; a barrier or shuffle that
 // not all threads reach; reads of copies that were not waited for and of shared memory that
-// was never written (both are NaN); writes past the shared memory of a launch. The threads
-// of a group run in another order after each barrier. What it can't: races between them
-// that need both at once, speed, and what nvcc makes of the source.
+// was never written (both are NaN); writes past the shared memory of a launch, and just past
+// a block of memory. The threads of a group run in another order after each barrier. What
+// it can't: races between them that need both at once, speed, and what nvcc makes of the
+// source.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -272,6 +273,9 @@ int number(const char *name, int otherwise)
     return text ? atoi(text) : otherwise;
 }
 
+// A block with what lies behind it, which nobody writes.
+size_t whole(size_t bytes) { return (bytes + 255) / 256 * 256 + 4096; }
+
 CUcontext top() { return contexts.empty() ? NULL : contexts.back(); }
 } // namespace
 
@@ -477,11 +481,11 @@ CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to)
 
 CUresult cuMemAlloc(CUdeviceptr *at, size_t bytes)
 {
-    void *block = bytes <= (size_t)4 << 30 ? aligned_alloc(256, (bytes + 255) / 256 * 256) : NULL;
+    void *block = bytes <= (size_t)4 << 30 ? aligned_alloc(256, whole(bytes)) : NULL;
 
     if (!block)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memset(block, 0xff, bytes);
+    memset(block, 0xff, whole(bytes));
     std::lock_guard<std::mutex> guard(blocks_lock);
     blocks[(uintptr_t)block] = { bytes, top() };
     *at = (CUdeviceptr)(uintptr_t)block;
@@ -492,8 +496,14 @@ CUresult cuMemFree(CUdeviceptr at)
 {
     std::lock_guard<std::mutex> guard(blocks_lock);
 
-    if (!blocks.erase((uintptr_t)at))
+    const auto block = blocks.find((uintptr_t)at);
+
+    if (block == blocks.end())
         return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = block->second.first; i < whole(block->second.first); i++)
+        if (((unsigned char *)block->first)[i] != 0xff)
+            fault("wrote past the end of a block of memory");
+    blocks.erase(block);
     free((void *)(uintptr_t)at);
     return CUDA_SUCCESS;
 }
