@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests of attn-info and attn-run: the contract, bad input, results.
+"""Tests of attn-info, attn-run and attn-bench: the contract, bad input, results.
 
 usage: tools.py TOOLS [unittest arguments]    TOOLS: the folder with the built tools
 
@@ -16,6 +16,7 @@ sys.dont_write_bytecode = True
 
 from reference import npy_read, round_to
 from tool_arrays import Arrays
+from tool_bench import Bench
 from tool_case import TOOLS, Case, devices, tools_json
 from tool_features import Features, Packed
 from tool_refusals import Common, Refusals

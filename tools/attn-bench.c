@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/attn-bench.c: times variants with the device's own clock. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench_report.h"
 #include "cases.h"
 #include "cli.h"
-#include "gemm.h"
-#include "measure.h"
 #include "oracle.h"
-#include "table.h"
 
-enum { MAX_VARIANTS = 32, MAX_ONLY = 16 };
+enum { MAX_VARIANTS = 32, MAX_ONLY = 16, MAX_DEVICES = 2 };
 
 enum {
     OPT_VARIANT,
     OPT_SWEEP,
     OPT_MIN_TIME,
+    OPT_TIMING,
+    OPT_COLD,
+    OPT_AGAINST,
     OPT_CSV,
     OPT_CASES,
     OPT_PEER,
@@ -40,7 +40,21 @@ static const cli_option options[] = {
     { .name = "min-time",
       .key = OPT_MIN_TIME,
       .value = "SECONDS",
-      .about = "of a measurement, not counting plans and warm-up; default 0.5" },
+      .about =
+          "of repeated runs, or of two blocks, without plans and warm-up; default 0.5" },
+    { .name = "timing",
+      .key = OPT_TIMING,
+      .value = "WAY",
+      .about = "repeated (runs one after the other), single (launches after idle "
+               "milliseconds), blocks (back to back, in turn with the first variant); "
+               "default: single on GPUs, else repeated" },
+    { .name = "cold",
+      .key = OPT_COLD,
+      .about = "let copies of K and V take turns, so that they come from memory" },
+    { .name = "against",
+      .key = OPT_AGAINST,
+      .value = "SELECTOR",
+      .about = "time this device too, with --timing blocks in turn with the first" },
     { .name = "cases",
       .key = OPT_CASES,
       .value = "NAME",
@@ -67,14 +81,11 @@ typedef struct settings {
     const char *only[MAX_ONLY];
     int n_only;
     const char *sweep;
+    const char *against;
     double min_time;
-    bool csv;
+    int timing; /* a timing_way; -1: not given */
+    bool cold, csv;
 } settings;
-
-typedef struct results {
-    measurement *item;
-    size_t n, room;
-} results;
 
 static int take(void *to, int key, const char *value)
 {
@@ -91,6 +102,9 @@ static int take(void *to, int key, const char *value)
         return CLI_GO;
     case OPT_SWEEP: s->sweep = value; return CLI_GO;
     case OPT_CSV: s->csv = true; return CLI_GO;
+    case OPT_COLD: s->cold = true; return CLI_GO;
+    case OPT_AGAINST: s->against = value; return CLI_GO;
+    case OPT_TIMING: return cli_word("--timing", value, bench_timings, &s->timing);
     case OPT_MIN_TIME:
         status = cli_number("--min-time", value, &s->min_time);
         return status == CLI_GO && (s->min_time <= 0 || s->min_time > 3600)
@@ -169,12 +183,14 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
                  "repeated\n"
                  "runs after a warm-up, on normal random inputs. GFLOP/s counts 2 * (D + "
                  "Dv) for\n"
-                 "every visible pair of a head; GB/s counts every tensor once. On "
-                 "processors the\n"
-                 "last columns are the rate as a share of OpenBLAS's sgemm of size 1024, "
-                 "and GB/s\n"
-                 "as one of a plain read of 256 MB, both timed in turn with it. Problems "
-                 "are texts such as\n"
+                 "every visible pair of a head; GB/s counts every tensor once. The rates "
+                 "stand beside\n"
+                 "what the device can do in the same run: on GPUs the matrix product of "
+                 "cuBLAS or\n"
+                 "CLBlast and a copy of memory, on processors OpenBLAS's sgemm of size "
+                 "1024 and a\n"
+                 "plain read of 256 MB, both timed in turn with it. Problems are texts "
+                 "such as\n"
                  "softmax_fwd:f32,b1,hq8,hkv8,lq1024,lk1024,d64,causal.",
         .options = options,
         .take = take,
@@ -187,7 +203,7 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
     };
     int status;
 
-    *s = (settings){ .min_time = 0.5 };
+    *s = (settings){ .min_time = 0.5, .timing = -1 };
     status = cli_parse(&tool, argc, argv, common, s);
     if (status == CLI_GO && common->json && s->csv)
         status = cli_fail(CLI_BAD, "--json and --csv exclude each other; give one");
@@ -208,18 +224,21 @@ static bool wanted(const settings *s, const char *variant)
     return !s->n_only && strcmp(variant, ORACLE_VARIANT) != 0;
 }
 
-static int check_only(const settings *s, const attn_variant_info *list, size_t n)
+/* The variants of both devices; those asked for must be among them. */
+static int check_only(const settings *s, attn_variant_info (*list)[MAX_VARIANTS],
+                      const size_t *n, int n_devices)
 {
     for (int i = 0; i < s->n_only; i++) {
-        char names[512] = "";
+        char names[1024] = "";
         bool known = false;
 
-        for (size_t k = 0; k < n; k++) {
-            const size_t used = strlen(names);
-            known = known || !strcmp(list[k].name, s->only[i]);
-            snprintf(names + used, sizeof names - used, "%s%s", k ? ", " : "",
-                     list[k].name);
-        }
+        for (int d = 0; d < n_devices; d++)
+            for (size_t k = 0; k < n[d]; k++) {
+                const size_t used = strlen(names);
+                known = known || !strcmp(list[d][k].name, s->only[i]);
+                snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
+                         list[d][k].name);
+            }
         if (!known)
             return cli_fail(CLI_BAD, "--variant is '%s', want one of %s", s->only[i],
                             names);
@@ -227,174 +246,134 @@ static int check_only(const settings *s, const attn_variant_info *list, size_t n
     return CLI_GO;
 }
 
-static measurement *next(results *to)
+/* Makes room for the next n measurements: earlier ones may move, these will not. */
+static measurement *reserve(bench_report *to, size_t n)
 {
-    if (to->n == to->room) {
-        const size_t room = to->room ? 2 * to->room : 64;
+    if (to->n + n > to->room) {
+        const size_t room = 2 * (to->n + n);
         measurement *grown = realloc(to->item, room * sizeof *grown);
         if (!grown)
             return NULL;
         to->item = grown;
         to->room = room;
     }
-    return &to->item[to->n++];
+    return to->item + to->n;
 }
 
-static int bench_problem(attn_ctx *ctx, const settings *s, const case_item *item,
-                         const yardsticks *against, results *to)
+/* What is to be timed of one problem. */
+typedef struct contender {
+    const bench_device *device;
+    const char *variant; /* static */
+} contender;
+
+/* In blocks the first that opens takes turns with each of the others. */
+typedef struct session {
+    const settings *s;
+    const inputs *in;
+    timing_way timing;
+    subject first;
+    const bench_device *first_device; /* NULL: none is open */
+    block_readings readings;
+} session;
+
+static void time_blocks(session *x, const contender *c, measurement *m, bool last)
 {
-    attn_variant_info list[MAX_VARIANTS];
-    size_t n = 0;
-    attn_status st = attn_softmax_variants(ctx, &item->desc, list, MAX_VARIANTS, &n);
-    int status;
+    subject next = { .ctx = c->device->ctx, .in = x->in, .m = m };
+    const double seconds = x->s->min_time / 2;
 
-    if (st != ATTN_OK)
-        return cli_fail_attn(st, item->text);
-    n = n < MAX_VARIANTS ? n : MAX_VARIANTS;
-    if ((status = check_only(s, list, n)) != CLI_GO)
-        return status;
-    for (size_t i = 0; i < n; i++) {
-        measurement *m;
-
-        if (!wanted(s, list[i].name) || (!list[i].applicable && !s->n_only))
-            continue;
-        cli_progress("%s: %s", list[i].name, item->text);
-        if (!(m = next(to)))
-            return cli_fail(CLI_NOTHING, "no memory for the results");
-        measure(ctx, &item->desc, list[i].name, s->min_time, against, m);
+    if (!subject_open(&next, c->device->info.selector, c->variant, x->s->cold)) {
+        subject_close(&next);
+    } else if (x->first_device) {
+        measure_blocks(&x->first, &next, seconds, &x->readings, &x->first_device->against,
+                       &c->device->against);
+        if (x->first.m->status == ATTN_OK) {
+            subject_close(&next);
+        } else { /* who was not measured either */
+            subject_close(&x->first);
+            x->first = next;
+            x->first_device = c->device;
+            x->readings.n = 0;
+        }
+    } else {
+        x->first = next;
+        x->first_device = c->device;
     }
+    /* alone, or nothing else opened */
+    if (last && x->first_device && !x->readings.n)
+        measure_blocks(&x->first, NULL, seconds, &x->readings, &x->first_device->against,
+                       NULL);
+}
+
+static void time_alone(session *x, const contender *c, measurement *m)
+{
+    subject one = { .ctx = c->device->ctx, .in = x->in, .m = m };
+
+    if (subject_open(&one, c->device->info.selector, c->variant, x->s->cold))
+        measure(&one, x->timing, x->s->min_time, &c->device->against);
+    subject_close(&one);
+}
+
+static int time_all(const settings *s, const attn_softmax_desc *desc, const contender *list,
+                    size_t n, bench_report *to)
+{
+    measurement *m = reserve(to, n);
+    session x = { .s = s, .timing = to->timing };
+    inputs in = { .q = NULL };
+
+    if (!m || !inputs_make(&in, desc, (input_how){ .full = true }, 1))
+        return cli_fail(CLI_NOTHING, "no memory for %s", m ? "the inputs" : "the results");
+    x.in = &in;
+    for (size_t i = 0; i < n; i++) {
+        char text[256] = "";
+
+        attn_softmax_text(desc, text, sizeof text, NULL);
+        cli_progress("%s %s: %s", list[i].device->info.selector, list[i].variant, text);
+        if (to->timing == TIMING_BLOCKS)
+            time_blocks(&x, &list[i], &m[i], i == n - 1);
+        else
+            time_alone(&x, &list[i], &m[i]);
+        to->n++;
+    }
+    if (x.first_device)
+        subject_close(&x.first);
+    inputs_free(&in);
     return CLI_GO;
 }
 
-/* The forms of the results. */
-
-static void number_cell(table *t, const char *format, double x)
+static int bench_problem(const settings *s, const case_item *item, bench_report *to)
 {
-    char text[32];
+    attn_variant_info list[MAX_DEVICES][MAX_VARIANTS];
+    contender found[MAX_DEVICES * MAX_VARIANTS];
+    size_t n[MAX_DEVICES] = { 0 }, n_found = 0;
+    int status;
 
-    snprintf(text, sizeof text, format, x);
-    table_cell(t, "%s", isnan(x) ? "" : text);
-}
-
-static void print_table(const results *r, bool csv)
-{
-    static const char *const heads[] = { "problem",       "variant", "ms",
-                                         "GFLOP/s",       "GB/s",    "runs",
-                                         "first plan ms", "plan ms", "enqueue us",
-                                         "of sgemm",      "of read" };
-    static const char *const csv_heads[] = { "problem",       "variant", "ms",
-                                             "gflop_s",       "gb_s",    "runs",
-                                             "first_plan_ms", "plan_ms", "enqueue_us",
-                                             "of_sgemm",      "of_read" };
-    table t = { .columns = 11, .heads = csv ? csv_heads : heads, .align = "llrrrrrrrrr" };
-
-    for (size_t i = 0; i < r->n; i++) {
-        const measurement *m = &r->item[i];
-
-        if (m->status != ATTN_OK)
-            continue;
-        table_cell(&t, "%s", m->problem);
-        table_cell(&t, "%s", strchr(m->plan, ':') ? strchr(m->plan, ':') + 1 : m->plan);
-        number_cell(&t, csv ? "%.6f" : "%.3f", m->ms);
-        number_cell(&t, csv ? "%.3f" : "%.1f", m->gflop_s);
-        number_cell(&t, csv ? "%.3f" : "%.2f", m->gb_s);
-        table_cell(&t, "%zu", m->runs);
-        number_cell(&t, "%.2f", m->first_plan_ms);
-        number_cell(&t, "%.3f", m->plan_ms);
-        number_cell(&t, "%.1f", m->enqueue_us);
-        number_cell(&t, "%.3f", m->gemm_ratio);
-        number_cell(&t, "%.3f", m->read_ratio);
+    for (int d = 0; d < to->n_devices; d++) {
+        attn_status st = attn_softmax_variants(to->device[d].ctx, &item->desc, list[d],
+                                               MAX_VARIANTS, &n[d]);
+        if (st != ATTN_OK)
+            return cli_fail_attn(st, item->text);
+        n[d] = n[d] < MAX_VARIANTS ? n[d] : MAX_VARIANTS;
     }
-    table_print(&t, csv ? TABLE_CSV : TABLE_PLAIN, stdout);
-    table_free(&t);
+    if ((status = check_only(s, list, n, to->n_devices)) != CLI_GO)
+        return status;
+    for (int d = 0; d < to->n_devices; d++)
+        for (size_t i = 0; i < n[d]; i++)
+            if (wanted(s, list[d][i].name) && (list[d][i].applicable || s->n_only))
+                found[n_found++] = (contender){ &to->device[d], list[d][i].name };
+    return n_found ? time_all(s, &item->desc, found, n_found, to) : CLI_GO;
 }
 
 /* Problems that a variant asked for by name does not take, and failures. */
-static void print_refused(const results *r, FILE *to)
+static void print_refused(const bench_report *r, FILE *to)
 {
     for (size_t i = 0; i < r->n; i++)
         if (r->item[i].status != ATTN_OK)
-            fprintf(to, "%s %s: %s: %s\n", r->item[i].variant,
+            fprintf(to, "%s %s %s: %s: %s\n", r->item[i].device, r->item[i].variant,
                     r->item[i].status == ATTN_ERR_UNSUPPORTED ? "says no" : "failed",
                     r->item[i].problem, r->item[i].why);
 }
 
-static void add_number(cJSON *o, const char *name, double x)
-{
-    if (isfinite(x))
-        cJSON_AddNumberToObject(o, name, x);
-    else
-        cJSON_AddNullToObject(o, name);
-}
-
-static cJSON *measurement_json(const measurement *m)
-{
-    cJSON *o = cJSON_CreateObject();
-
-    cli_json_text(o, "problem", m->problem);
-    cli_json_text(o, "variant", m->variant);
-    cli_json_text(o, "status", attn_status_name(m->status));
-    if (m->status != ATTN_OK) {
-        cli_json_text(o, "why", m->why);
-        return o;
-    }
-    cli_json_text(o, "plan", m->plan);
-    cJSON_AddNumberToObject(o, "runs", (double)m->runs);
-    add_number(o, "ms", m->ms);
-    add_number(o, "ms_least", m->ms_least);
-    add_number(o, "ms_most", m->ms_most);
-    add_number(o, "gflop_s", m->gflop_s);
-    add_number(o, "gb_s", m->gb_s);
-    add_number(o, "first_plan_ms", m->first_plan_ms);
-    add_number(o, "plan_ms", m->plan_ms);
-    add_number(o, "enqueue_us", m->enqueue_us);
-    add_number(o, "sgemm_gflop_s", m->gemm_gflop_s);
-    add_number(o, "of_sgemm", m->gemm_ratio);
-    add_number(o, "read_gb_s", m->read_gb_s);
-    add_number(o, "of_read", m->read_ratio);
-    return o;
-}
-
-static int print_json(const results *r, const attn_device_info *info, const gemm *yardstick)
-{
-    cJSON *o = cJSON_CreateObject(), *list;
-
-    cli_json_text(o, "version", attn_version());
-    cli_json_text(o, "device", info->selector);
-    cli_json_text(o, "name", info->name);
-    cli_json_text(o, "platform", info->platform);
-    cli_json_text(o, "sgemm", yardstick->name[0] ? yardstick->name : NULL);
-    if (yardstick->absent[0])
-        cli_json_text(o, "sgemm_absent", yardstick->absent);
-    list = cJSON_AddArrayToObject(o, "results");
-    for (size_t i = 0; i < r->n; i++)
-        cJSON_AddItemToArray(list, measurement_json(&r->item[i]));
-    return cli_json_print(o);
-}
-
-static void print_header(const attn_device_info *info, const gemm *yardstick,
-                         const results *r)
-{
-    double best = 0, read = 0;
-
-    for (size_t i = 0; i < r->n; i++) {
-        best = fmax(best, r->item[i].gemm_gflop_s);
-        read = fmax(read, r->item[i].read_gb_s);
-    }
-    printf("%s: %s, %.60s\n", info->selector, info->name,
-           info->isa[0] ? info->isa : info->platform);
-    if (yardstick->name[0] && best > 0)
-        printf("sgemm of size %d: %.1f GFLOP/s at best (%s)\n", GEMM_SIZE, best,
-               yardstick->name);
-    else if (yardstick->absent[0])
-        printf("no ratio to sgemm: %s\n", yardstick->absent);
-    if (read > 0)
-        printf("plain read of memory: %.1f GB/s at best\n", read);
-    printf("\n");
-}
-
-static int tell(const settings *s, const cli_common *common, const attn_device_info *info,
-                const gemm *yardstick, const results *r)
+static int tell(const settings *s, const cli_common *common, const bench_report *r)
 {
     size_t good = 0, refused = 0;
     int status = CLI_GO;
@@ -405,11 +384,12 @@ static int tell(const settings *s, const cli_common *common, const attn_device_i
         refused += r->item[i].status == ATTN_ERR_UNSUPPORTED;
     }
     if (common->json) {
-        status = print_json(r, info, yardstick);
+        status = bench_print_json(r);
     } else {
-        if (!s->csv)
-            print_header(info, yardstick, r);
-        print_table(r, s->csv);
+        if (s->csv)
+            bench_print_csv(r);
+        else
+            bench_print_table(r);
         print_refused(r, s->csv ? stderr : stdout);
     }
     if (status != CLI_GO)
@@ -420,36 +400,78 @@ static int tell(const settings *s, const cli_common *common, const attn_device_i
     return good ? CLI_OK : cli_fail(CLI_NOTHING, "no variant takes any of the problems");
 }
 
+/* Processors are held against BLAS and a read in turn with each measurement, GPUs against
+ * ceilings that are measured once, in the same way as the rest. */
+static void open_yardsticks(bench_device *d, const settings *s, timing_way timing)
+{
+    const bool processor =
+        d->info.kind == ATTN_DEVICE_HOST || d->info.kind == ATTN_DEVICE_CPU;
+    ceiling_how how = { .ctx = d->ctx,
+                        .info = &d->info,
+                        .blocks = timing == TIMING_BLOCKS };
+
+    if (processor) {
+        d->against.gemm = gemm_open(&d->gemm) ? &d->gemm : NULL;
+        d->against.sweep = sweep_open(&d->sweep) ? &d->sweep : NULL;
+        return;
+    }
+    if (!strncmp(d->info.selector, "cuda:", 5) && cuda_lane_open(&d->lane, d->ctx))
+        d->against.lane = how.lane = &d->lane;
+    for (size_t i = 0; i < s->cases.n; i++)
+        how.types |= 1u << s->cases.item[i].desc.type;
+    cli_progress("%s: ceilings", d->info.selector);
+    ceiling_measure(&d->ceiling, &how);
+    d->against.ceiling = &d->ceiling;
+}
+
+static int open_devices(const settings *s, const cli_common *common, bench_device *device,
+                        bench_report *r)
+{
+    const cli_common second = { .device = s->against };
+    int status = cli_open(common, &device[0].ctx);
+
+    r->n_devices = 1;
+    if (status == CLI_GO && s->against) {
+        status = cli_open(&second, &device[1].ctx);
+        r->n_devices = 2;
+    }
+    for (int i = 0; i < r->n_devices && status == CLI_GO; i++)
+        attn_ctx_info(device[i].ctx, &device[i].info);
+    if (status != CLI_GO)
+        return status;
+    r->timing = s->timing >= 0                           ? (timing_way)s->timing
+                : device[0].info.kind == ATTN_DEVICE_GPU ? TIMING_SINGLE
+                                                         : TIMING_REPEATED;
+    for (int i = 0; i < r->n_devices; i++)
+        open_yardsticks(&device[i], s, r->timing);
+    return CLI_GO;
+}
+
+static void close_device(bench_device *d)
+{
+    gemm_close(&d->gemm);
+    sweep_close(&d->sweep);
+    cuda_lane_close(&d->lane);
+    attn_ctx_destroy(&d->ctx);
+}
+
 int main(int argc, char **argv)
 {
+    static bench_device device[MAX_DEVICES];
+    bench_report r = { .device = device };
     cli_common common;
     settings s;
-    results r = { 0 };
-    gemm yardstick = { 0 };
-    sweep memory = { 0 };
-    attn_device_info info;
-    attn_ctx *ctx = NULL;
     int status = read_settings(argc, argv, &common, &s);
 
+    r.cold = s.cold;
     if (status == CLI_GO)
-        status = cli_open(&common, &ctx);
-    if (status != CLI_GO)
-        goto done;
-    attn_ctx_info(ctx, &info);
-    const bool compare = info.kind == ATTN_DEVICE_HOST || info.kind == ATTN_DEVICE_CPU;
-    const yardsticks against = { .gemm =
-                                     compare && gemm_open(&yardstick) ? &yardstick : NULL,
-                                 .sweep = compare && sweep_open(&memory) ? &memory : NULL };
-
+        status = open_devices(&s, &common, device, &r);
     for (size_t i = 0; i < s.cases.n && status == CLI_GO; i++)
-        status = bench_problem(ctx, &s, &s.cases.item[i], &against, &r);
+        status = bench_problem(&s, &s.cases.item[i], &r);
     if (status == CLI_GO)
-        status = tell(&s, &common, &info, &yardstick, &r);
-
-done:
-    gemm_close(&yardstick);
-    sweep_close(&memory);
-    attn_ctx_destroy(&ctx);
+        status = tell(&s, &common, &r);
+    for (int i = 0; i < MAX_DEVICES; i++)
+        close_device(&device[i]);
     free(r.item);
     cases_free(&s.cases);
     return cli_end(status);

@@ -77,14 +77,21 @@ static double row_factor(const inputs *in, int stream, uint64_t seed, uint64_t r
     return 1;
 }
 
+/* So many are made sooner than threads begin. */
+enum { FEW_NUMBERS = 1 << 20 };
+
 /* Rows of dim numbers each: row i of head h and batch b takes the numbers of row
  * `source(i)` of head `same_heads ? 0 : h`. */
 static void fill(const inputs *in, float *to, int stream, int64_t heads, int64_t len,
                  int64_t dim, bool same_heads, uint64_t seed)
 {
     const bool constant = in->kind == INPUT_CONSTANT && stream == STREAM_V;
+    const int64_t rows = in->desc.batch * heads * len;
 
-    for (int64_t row = 0; row < in->desc.batch * heads * len; row++) {
+#ifdef _OPENMP
+#pragma omp parallel for if (rows * dim > FEW_NUMBERS)
+#endif
+    for (int64_t row = 0; row < rows; row++) {
         const int64_t bh = row / len, h = bh % heads;
         const int64_t from = (same_heads ? bh - h : bh) * len + (constant ? 0 : row % len);
         const double factor = row_factor(in, stream, seed, (uint64_t)from);

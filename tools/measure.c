@@ -1,59 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/measure.c: plans, warms up, runs in blocks, takes medians. */
-#define _POSIX_C_SOURCE 200809L /* nanosleep */
+/* tools/measure.c: warms up, runs again and again, takes medians. */
 #include "measure.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
 
-#include "inputs.h"
 #include "timing.h"
-#include "trial.h"
-#include "visible.h"
 
-enum { MAX_RUNS = 20000, PLANS = 5, MIN_RUNS = 3, MAX_ENQUEUES = 200 };
+enum { MAX_RUNS = 20000, MIN_RUNS = 3, MAX_ENQUEUES = 200, SINGLES = 15, WARM_UPS = 3 };
+enum { BLOCK_RUNS = 5 }; /* at least */
 
-static const double WARM_UP = 0.1, ENQUEUE_TIME = 0.2;
+static const double WARM_UP = 0.1, ENQUEUE_TIME = 0.2, IDLE_S = 5e-3, THREADS_S = 0.1;
 
-/* Threads of OpenBLAS and OpenMP spin for a while after their work; let them stop. */
-static void pause_for_threads(void)
-{
-    nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
-}
-
-static void failed(measurement *m, attn_status st)
-{
-    m->status = st;
-    snprintf(m->why, sizeof m->why, "%s", attn_last_error());
-}
-
-static attn_status time_plan(attn_ctx *ctx, const attn_softmax_desc *d, const char *variant,
-                             attn_plan **plan, double *ms)
-{
-    const attn_options options = { .size = sizeof options, .variant = variant };
-    const double start = timing_now();
-    attn_status st = attn_plan_softmax_with(ctx, d, &options, plan);
-
-    *ms = (timing_now() - start) * 1e3;
-    return st;
-}
-
-static attn_status time_plans(attn_ctx *ctx, const attn_softmax_desc *d,
-                              const char *variant, attn_plan **plan, measurement *m)
-{
-    double ms[PLANS];
-    attn_status st = time_plan(ctx, d, variant, plan, &m->first_plan_ms);
-
-    for (int i = 0; i < PLANS && st == ATTN_OK; i++) {
-        attn_plan_destroy(plan);
-        st = time_plan(ctx, d, variant, plan, &ms[i]);
-    }
-    if (st == ATTN_OK)
-        m->plan_ms = timing_median(ms, PLANS);
-    return st;
-}
+/* The part of a block that is timed: by then the clock is what the load leaves. */
+static const double COUNTED = 0.6;
 
 /* Readings of the device's clock, in ms. */
 typedef struct readings {
@@ -61,152 +20,206 @@ typedef struct readings {
     size_t n;
 } readings;
 
+static attn_status run_timed(subject *s, void *stream, readings *to)
+{
+    const attn_args args = subject_args(s);
+    uint64_t ns = 0;
+    attn_status st = attn_execute_timed(s->plan, &args, stream, &ns);
+
+    to->ms[to->n++] = (double)ns * 1e-6;
+    return st;
+}
+
 /* Runs for `seconds`, at least `least` times. */
-static attn_status run_block(const trial *t, double seconds, size_t least, readings *to)
+static attn_status run_for(subject *s, double seconds, size_t least, readings *to)
 {
     const double start = timing_now();
     const size_t first = to->n;
     attn_status st = ATTN_OK;
 
     while (to->n < MAX_RUNS && st == ATTN_OK &&
-           (to->n - first < least || timing_now() - start < seconds)) {
-        uint64_t ns = 0;
-        st = attn_execute_timed(t->plan, &t->args, NULL, &ns);
-        to->ms[to->n++] = (double)ns * 1e-6;
-    }
+           (to->n - first < least || timing_now() - start < seconds))
+        st = run_timed(s, NULL, to);
     return st;
 }
 
-/* Keeps the best rates of all the times it is called. */
+/* Keeps the best rates of all the times it is called. Threads of OpenBLAS and OpenMP spin
+ * for a while after their work: they are let to stop. */
 static void run_yardsticks(const yardsticks *y, double seconds, measurement *m)
 {
-    double start = timing_now();
+    double start;
 
-    pause_for_threads();
+    if (!y->gemm && !y->sweep)
+        return;
+    timing_idle(THREADS_S);
+    start = timing_now();
     while (y->gemm && timing_now() - start < seconds)
-        m->gemm_gflop_s = fmax(m->gemm_gflop_s, gemm_rate(y->gemm));
-    pause_for_threads();
+        m->product_gflop_s = fmax(m->product_gflop_s, gemm_rate(y->gemm));
+    timing_idle(THREADS_S);
     start = timing_now();
     while (y->sweep && timing_now() - start < seconds / 2)
-        m->read_gb_s = fmax(m->read_gb_s, sweep_rate(y->sweep));
-    pause_for_threads();
+        m->memory_gb_s = fmax(m->memory_gb_s, sweep_rate(y->sweep));
+    timing_idle(THREADS_S);
 }
 
-static attn_status run_blocks(const trial *t, double min_time, const yardsticks *against,
-                              measurement *m)
+static void take_ceiling(const yardsticks *y, const subject *s)
 {
-    static readings r;
-    attn_status st;
-
-    r.n = 0;
-    if ((st = run_block(t, WARM_UP, 1, &r)) != ATTN_OK)
-        return st;
-    r.n = 0;
-    run_yardsticks(against, min_time / 2, m);
-    for (int half = 0; half < 2 && st == ATTN_OK; half++)
-        st = run_block(t, min_time / 2, (MIN_RUNS + 1) / 2, &r);
-    if (st != ATTN_OK)
-        return st;
-    run_yardsticks(against, min_time / 2, m);
-    m->ms = timing_median(r.ms, r.n);
-    m->ms_least = r.ms[0];
-    m->ms_most = r.ms[r.n - 1];
-    m->runs = r.n;
-    return ATTN_OK;
+    if (!y->ceiling)
+        return;
+    s->m->product_gflop_s = y->ceiling->product_gflop_s[s->in->desc.type];
+    s->m->memory_gb_s = y->ceiling->copy_gb_s;
 }
 
-static attn_status time_enqueue(const trial *t, measurement *m)
+static attn_status run_repeated(subject *s, double seconds, const yardsticks *against,
+                                readings *r)
+{
+    attn_status st = run_for(s, WARM_UP, 1, r);
+
+    r->n = 0;
+    if (st != ATTN_OK)
+        return subject_failed(s, st, attn_last_error());
+    run_yardsticks(against, seconds / 2, s->m);
+    for (int half = 0; half < 2 && st == ATTN_OK; half++)
+        st = run_for(s, seconds / 2, (MIN_RUNS + 1) / 2, r);
+    run_yardsticks(against, seconds / 2, s->m);
+    return st == ATTN_OK ? st : subject_failed(s, st, attn_last_error());
+}
+
+static attn_status run_singles(subject *s, const cuda_lane *lane, readings *r)
+{
+    attn_status st = ATTN_OK;
+
+    for (int i = 0; i < WARM_UPS + SINGLES && st == ATTN_OK; i++) {
+        r->n = i <= WARM_UPS ? 0 : r->n;
+        timing_idle(IDLE_S);
+        if (lane && !cuda_lane_hold(lane))
+            return subject_failed(s, ATTN_ERR_DEVICE, "cuLaunchHostFunc failed");
+        st = run_timed(s, lane ? lane->stream : NULL, r);
+    }
+    return st == ATTN_OK ? st : subject_failed(s, st, attn_last_error());
+}
+
+static attn_status time_enqueue(subject *s)
 {
     const double start = timing_now();
     double us[MAX_ENQUEUES];
     size_t n = 0;
 
     while (n < MAX_ENQUEUES && (n < MIN_RUNS || timing_now() - start < ENQUEUE_TIME)) {
+        const attn_args args = subject_args(s);
         const double before = timing_now();
-        attn_status st = attn_execute(t->plan, &t->args, NULL);
+        attn_status st = attn_execute(s->plan, &args, NULL);
+
         us[n++] = (timing_now() - before) * 1e6;
         if (st == ATTN_OK)
-            st = attn_ctx_wait(t->ctx);
+            st = attn_ctx_wait(s->ctx);
         if (st != ATTN_OK)
             return st;
     }
-    m->enqueue_us = timing_median(us, n);
+    s->m->enqueue_us = timing_median(us, n);
     return ATTN_OK;
 }
 
-static double tensor_bytes(const attn_softmax_desc *d)
-{
-    const double dv = (double)visible_dim_v(d), dim = (double)d->dim_qk;
-    const double rows = (double)d->batch * (double)d->heads_q * (double)d->len_q;
-    const double keys = (double)d->batch * (double)d->heads_kv * (double)d->len_kv;
-
-    return (double)attn_type_bytes(d->type) * (dim + dv) * (rows + keys) +
-           (d->use & ATTN_USE_LSE ? 4 * rows : 0);
-}
-
-static attn_status measure_plan(trial *t, double min_time, const yardsticks *against,
-                                measurement *m)
+/* What a measurement ends with, whichever way it was made. */
+static attn_status finish(subject *s, double *ms, size_t n, size_t runs,
+                          const yardsticks *against)
 {
     attn_device_info info = { .kind = ATTN_DEVICE_HOST };
-    attn_status st = attn_ctx_info(t->ctx, &info);
+    attn_status st = attn_ctx_info(s->ctx, &info);
 
-    if (st == ATTN_OK)
-        st = run_blocks(t, min_time, against, m);
-    if (st == ATTN_OK && info.kind != ATTN_DEVICE_HOST)
-        st = time_enqueue(t, m);
-    if (st != ATTN_OK)
-        return st;
-    m->gflop_s = visible_flop(&t->in->desc) / m->ms / 1e6;
-    m->gb_s = tensor_bytes(&t->in->desc) / m->ms / 1e6;
-    m->gemm_ratio = m->gflop_s / m->gemm_gflop_s; /* NAN without one */
-    m->read_ratio = m->gb_s / m->read_gb_s;
-    return ATTN_OK;
+    s->m->ms = timing_median(ms, n);
+    s->m->ms_least = ms[0];
+    s->m->ms_most = ms[n - 1];
+    s->m->readings = n;
+    s->m->runs = runs;
+    if (isnan(s->m->memory_gb_s))
+        run_yardsticks(against, WARM_UP, s->m);
+    if (st == ATTN_OK && info.kind != ATTN_DEVICE_HOST && isnan(s->m->enqueue_us))
+        st = time_enqueue(s);
+    take_ceiling(against, s);
+    subject_rates(s);
+    return st;
 }
 
-void measure(attn_ctx *ctx, const attn_softmax_desc *desc, const char *variant,
-             double min_time, const yardsticks *against, measurement *m)
+void measure(subject *s, timing_way how, double seconds, const yardsticks *against)
 {
-    inputs in = { .q = NULL };
-    trial t = { .ctx = ctx, .in = &in };
-    attn_plan *plan = NULL;
+    static readings r;
     attn_status st;
 
-    *m = (measurement){ .ms = NAN,
-                        .ms_least = NAN,
-                        .ms_most = NAN,
-                        .gflop_s = NAN,
-                        .gb_s = NAN,
-                        .first_plan_ms = NAN,
-                        .plan_ms = NAN,
-                        .enqueue_us = NAN,
-                        .gemm_gflop_s = NAN,
-                        .gemm_ratio = NAN,
-                        .read_gb_s = NAN,
-                        .read_ratio = NAN };
-    attn_softmax_text(desc, m->problem, sizeof m->problem, NULL);
-    snprintf(m->variant, sizeof m->variant, "%s", variant);
-    if ((st = time_plans(ctx, desc, variant, &plan, m)) != ATTN_OK ||
-        (st = attn_plan_text(plan, m->plan, sizeof m->plan, NULL)) != ATTN_OK) {
-        failed(m, st);
-        goto done;
-    }
-    m->plan[strcspn(m->plan, " ")] = '\0';
-    t.plan = plan;
-    if (!inputs_make(&in, desc, (input_how){ .full = true }, 1)) {
-        m->status = ATTN_ERR_NO_MEMORY;
-        snprintf(m->why, sizeof m->why, "no memory for the inputs");
-        goto done;
-    }
-    if (!trial_open(&t)) {
-        m->status = ATTN_ERR_NO_MEMORY;
-        snprintf(m->why, sizeof m->why, "%s", t.what);
-        goto done;
-    }
-    if ((st = measure_plan(&t, min_time, against, m)) != ATTN_OK)
-        failed(m, st);
+    r.n = 0;
+    st = how == TIMING_SINGLE ? run_singles(s, against->lane, &r)
+                              : run_repeated(s, seconds, against, &r);
+    if (st == ATTN_OK && (st = finish(s, r.ms, r.n, r.n, against)) != ATTN_OK)
+        subject_failed(s, st, attn_last_error());
+}
 
-done:
-    trial_free(&t);
-    inputs_free(&in);
-    attn_plan_destroy(&plan);
+/* Back to back; the host's clock will do, since the time is long and the device busy. */
+static attn_status run_many(subject *s, int64_t n)
+{
+    attn_status st = ATTN_OK;
+
+    for (int64_t i = 0; i < n && st == ATTN_OK; i++) {
+        const attn_args args = subject_args(s);
+        st = attn_execute(s->plan, &args, NULL);
+    }
+    return st == ATTN_OK ? attn_ctx_wait(s->ctx) : st;
+}
+
+/* One block of runs that take about `ms` each; its reading goes to *to. */
+static attn_status run_block(subject *s, double seconds, double ms, block_readings *to)
+{
+    const int64_t n = (int64_t)fmax(BLOCK_RUNS, ceil(seconds * 1e3 / fmax(ms, 1e-3)));
+    const int64_t counted = (int64_t)ceil(COUNTED * (double)n);
+    attn_status st = run_many(s, n - counted);
+    const double start = timing_now();
+
+    if (st == ATTN_OK)
+        st = run_many(s, counted);
+    to->ms[to->n++] = (timing_now() - start) * 1e3 / (double)counted;
+    to->runs += (size_t)counted;
+    return st;
+}
+
+/* Warms up, and finds out how long a run takes. */
+static attn_status find_pace(subject *s, double *ms)
+{
+    static readings r;
+    attn_status st;
+
+    r.n = 0;
+    st = run_for(s, WARM_UP, MIN_RUNS, &r);
+    *ms = timing_median(r.ms, r.n);
+    return st;
+}
+
+static double mean_of_last_two(const block_readings *r)
+{
+    return (r->ms[r->n - 1] + r->ms[r->n - 2]) / 2;
+}
+
+/* The subject whose call failed keeps the status. */
+static bool good(subject *s, attn_status st)
+{
+    return st == ATTN_OK || subject_failed(s, st, attn_last_error()) == ATTN_OK;
+}
+
+void measure_blocks(subject *a, subject *b, double seconds, block_readings *of_a,
+                    const yardsticks *against_a, const yardsticks *against_b)
+{
+    block_readings of_b = { .n = 0 }, kept;
+    double pace_a, pace_b = 0;
+
+    if (!good(a, find_pace(a, &pace_a)) || (b && !good(b, find_pace(b, &pace_b))) ||
+        !good(a, run_block(a, seconds, pace_a, of_a)) ||
+        (b && !good(b, run_block(b, seconds, pace_b, &of_b))) ||
+        (b && !good(b, run_block(b, seconds, pace_b, &of_b))) ||
+        !good(a, run_block(a, seconds, pace_a, of_a)))
+        return;
+    if (b) {
+        b->m->of_first = mean_of_last_two(of_a) / mean_of_last_two(&of_b);
+        if (!good(b, finish(b, of_b.ms, of_b.n, of_b.runs, against_b)))
+            return;
+    }
+    kept = *of_a; /* which the median sorts */
+    good(a, finish(a, kept.ms, kept.n, kept.runs, against_a));
 }

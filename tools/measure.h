@@ -1,46 +1,42 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/measure.h: how long one variant takes for one problem. */
+/* tools/measure.h: the ways to time a subject. */
 #ifndef ATTN_TOOLS_MEASURE_H
 #define ATTN_TOOLS_MEASURE_H
 
 #include <stddef.h>
 
-#include <attn/attn.h>
-
+#include "ceiling.h"
+#include "cuda_lane.h"
 #include "gemm.h"
+#include "subject.h"
 #include "sweep.h"
 
-/* Times in the units of their names; what was not measured is NAN. */
-typedef struct measurement {
-    char problem[256];
-    char variant[64];
-    char plan[512];             /* variant and instance, as attn_plan_text() writes it    */
-    attn_status status;         /* not ATTN_OK: `why` tells, and nothing was measured     */
-    char why[512];
+/* REPEATED: runs one after the other, each timed, and the yardsticks in turn with them, in
+ * the order A B B A. SINGLE: each run after some idle milliseconds, which leaves a GPU the
+ * clock that its power allows a single launch. BLOCKS: back to back, which is what a long
+ * load sees; two subjects take turns. */
+typedef enum timing_way { TIMING_REPEATED, TIMING_SINGLE, TIMING_BLOCKS } timing_way;
 
-    double ms, ms_least, ms_most;   /* by the device's clock: median of `runs`            */
-    size_t runs;
-    double gflop_s;             /* 2 * visible pairs * (D + Dv) a head, over the median   */
-    double gb_s;                /* every tensor once, over the median                     */
-    double first_plan_ms;       /* with the compiler, unless a cache had the kernels      */
-    double plan_ms;             /* the same plan again                                    */
-    double enqueue_us;          /* host time of attn_execute(); NAN on "host", which is
-                                 * synchronous                                            */
-    double gemm_gflop_s;        /* best rate of the yardstick around this measurement     */
-    double gemm_ratio;          /* gflop_s / gemm_gflop_s                                 */
-    double read_gb_s;           /* best rate of a plain read by the same threads          */
-    double read_ratio;          /* gb_s / read_gb_s                                       */
-} measurement;
-
-/* What a measurement is held against; NULL: not. */
+/* What a measurement is held against; NULL: not. The first two are run in turn with it. */
 typedef struct yardsticks {
     const gemm *gemm;
     const sweep *sweep;
+    const ceiling *ceiling;
+    const cuda_lane *lane;      /* of its device; NULL: the host does not run ahead       */
 } yardsticks;
 
-/* Measures for about `min_time` seconds; the yardsticks are timed in turn with it, in the
- * order A B B A. */
-void measure(attn_ctx *ctx, const attn_softmax_desc *desc, const char *variant,
-             double min_time, const yardsticks *against, measurement *out);
+/* Measures alone: repeated, for about `seconds`, or in single launches. */
+void measure(subject *s, timing_way how, double seconds, const yardsticks *against);
+
+/* The blocks of one subject, each as ms of a run. */
+typedef struct block_readings {
+    double ms[256];
+    size_t n, runs;
+} block_readings;
+
+/* Measures in blocks of `seconds`: A B B A, or without b: A A. A subject that takes turns
+ * with several others is `a` of each call, and its readings are added up. */
+void measure_blocks(subject *a, subject *b, double seconds, block_readings *of_a,
+                    const yardsticks *against_a, const yardsticks *against_b);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/opencl_queues.c: a caller's own OpenCL context and queues, one of them out of
- * order. The loader is opened here as the library opens it, so that nothing is linked. */
+ * order. */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include "stress.h"
 
@@ -13,54 +13,10 @@
 
 #ifdef ATTN_TOOLS_OPENCL
 
-#include <dlfcn.h>
-
-#include <attn/opencl.h>
-
-/* clang-format off */
-#define FUNCTIONS(X) \
-    X(clGetPlatformIDs) X(clGetDeviceIDs) X(clGetDeviceInfo) \
-    X(clCreateContext) X(clReleaseContext) X(clCreateCommandQueue) \
-    X(clReleaseCommandQueue) X(clFlush) X(clFinish) \
-    X(clCreateUserEvent) X(clSetUserEventStatus) X(clWaitForEvents) \
-    X(clGetEventInfo) X(clReleaseEvent)
-/* clang-format on */
-
-typedef struct loader {
-#define X(name) __typeof__(&name) name;
-    FUNCTIONS(X)
-#undef X
-} loader;
-
-static bool find(loader *cl, const char *library)
-{
-    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    bool found = handle != NULL;
-
-#define X(name)                                    \
-    if (found) {                                   \
-        void *symbol = dlsym(handle, #name);       \
-        memcpy(&cl->name, &symbol, sizeof symbol); \
-        found = symbol != NULL;                    \
-    }
-    FUNCTIONS(X)
-#undef X
-    return found;
-}
-
-static bool open_loader(loader *cl)
-{
-    const char *named = getenv("ATTN_OPENCL_LIB");
-    char path[4096];
-
-    if (!named || !*named)
-        return find(cl, NULL) || find(cl, "libOpenCL.so.1") || find(cl, "libOpenCL.so");
-    snprintf(path, sizeof path, "%s/libOpenCL.so.1", named);
-    return find(cl, named) || find(cl, path);
-}
+#include "opencl_functions.h"
 
 /* Device "opencl:N": they are counted platform by platform. */
-static bool find_device(const loader *cl, int n, cl_device_id *out)
+static bool find_device(const opencl_functions *cl, int n, cl_device_id *out)
 {
     cl_platform_id platform[32];
     cl_uint platforms = 0;
@@ -85,7 +41,7 @@ static bool find_device(const loader *cl, int n, cl_device_id *out)
 
 /* A caller's objects. */
 typedef struct caller {
-    loader cl;
+    opencl_functions cl;
     cl_device_id device;
     cl_context context;
     cl_command_queue queue[STRESS_THREADS];
@@ -112,7 +68,7 @@ static attn_status call_failed(trial *t, const char *what)
 static attn_status behind_an_event(trial *t, void *with)
 {
     const lane *l = with;
-    const loader *cl = &l->c->cl;
+    const opencl_functions *cl = &l->c->cl;
     cl_int code, state = CL_COMPLETE;
     cl_event gate = cl->clCreateUserEvent(l->c->context, &code), done = NULL;
     attn_status st = ATTN_ERR_DEVICE;
@@ -154,7 +110,8 @@ static bool open_caller(caller *c, const char *selector, const attn_softmax_desc
     cl_int code;
 
     *wrong = "the OpenCL loader or the device was not found";
-    if (!open_loader(&c->cl) || !find_device(&c->cl, atoi(selector + 7), &c->device))
+    if (!opencl_functions_open(&c->cl) ||
+        !find_device(&c->cl, atoi(selector + 7), &c->device))
         return false;
     *wrong = "clCreateContext failed";
     c->context = c->cl.clCreateContext(NULL, 1, &c->device, NULL, NULL, &code);

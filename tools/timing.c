@@ -14,6 +14,14 @@ double timing_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+void timing_idle(double seconds)
+{
+    struct timespec t = { .tv_sec = (time_t)seconds };
+
+    t.tv_nsec = (long)((seconds - (double)t.tv_sec) * 1e9);
+    nanosleep(&t, NULL);
+}
+
 static int compare(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;

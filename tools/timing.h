@@ -8,6 +8,9 @@
 /* Seconds since some moment. */
 double timing_now(void);
 
+/* Does nothing for a while. */
+void timing_idle(double seconds);
+
 /* The median of n >= 1 numbers; sorts them. */
 double timing_median(double *x, size_t n);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // emulator/emulator.cpp: runs the CUDA kernels on a processor, behind as much of the driver
-// API as the back end calls: a libcuda.so.1 for tests on machines without a GPU.
+// API as the back end and attn-bench call: a libcuda.so.1 for tests without a GPU.
 //
 // What it can show: wrong indices, masks, features and results; a barrier or shuffle that
 // not all threads reach; reads of copies that were not waited for and of shared memory that
@@ -517,6 +517,20 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstr
 CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream)
 {
     memcpy(to, (void *)(uintptr_t)from, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream)
+{
+    memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn run, void *with)
+{
+    if (!top() || stream->context != top())
+        return CUDA_ERROR_INVALID_HANDLE;
+    run(with);
     return CUDA_SUCCESS;
 }
 

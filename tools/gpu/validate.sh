@@ -61,7 +61,7 @@ fi
 tools=$work/build/tools
 for device in $([ "${BENCH:-1}" = 0 ] || "$tools/attn-info" | sed -n 's/^\(opencl:[0-9]*\|cuda:[0-9]*\|host\)$/\1/p'); do
     timeout 100 "$tools/attn-bench" --device "$device" > "$out/bench-${device/:/-}.txt" || true
-    cut -c1-220 "$out/bench-${device/:/-}.txt"
+    cut -c1-260 "$out/bench-${device/:/-}.txt"
 done
 stress=100 # once is enough for what belongs to no set
 for set in ${SETS-small medium}; do

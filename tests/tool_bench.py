@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""Tests of attn-bench: its ways of timing run and tell what they should. Nothing here looks
+at how long anything took."""
+import csv
+import io
+
+from tool_case import Case, devices, tools_json
+
+LONG = 'softmax_fwd:f32,b1,hq2,hkv1,lq40,lk40,d32,causal'
+SHORT = 'softmax_fwd:f32,b1,hq2,hkv1,lq1,lk1000,d32'
+WAYS = ('repeated', 'single', 'blocks')
+WORDS = ('device', 'problem', 'variant', 'plan', 'status')
+NUMBERS = ('runs', 'readings', 'ms', 'ms_least', 'ms_most', 'gflop_s', 'tflop_s', 'gb_s',
+           'kv_gb_s', 'of_first', 'product_gflop_s', 'of_product', 'memory_gb_s',
+           'of_memory', 'first_plan_ms', 'plan_ms', 'enqueue_us')
+
+
+class Bench(Case):
+    def bench(self, *args, env=None):
+        run = self.tool('attn-bench', '--min-time', '0.02', *args,
+                        env={'ATTN_CUBLAS_LIB': '/nowhere', **(env or {})})
+        self.assertEqual((run.status, run.err), (0, ''), args)
+        return run
+
+    def first(self, device):
+        """The variant that the planner takes there."""
+        return tools_json('attn-info', '--json', '--device', device, '--explain',
+                          LONG)['variant']
+
+    def check(self, report, device, way, cold):
+        self.assertEqual((report['timing'], report['cold']), (way, cold))
+        self.assertEqual([d['device'] for d in report['devices']], [device])
+        self.assertTrue(report['devices'][0]['name'] and report['devices'][0]['driver'])
+        if device.startswith('cuda'):
+            self.assertGreater(report['devices'][0]['copy_gb_s'], 0)
+            self.assertIn('/nowhere/libcublas', report['devices'][0]['product_absent'])
+            self.assertNotIn('host_not_hidden', report['devices'][0])
+        self.assertEqual([r['problem'] for r in report['results']], [LONG, SHORT])
+        for r in report['results']:
+            self.assertEqual(set(r), {*WORDS, *NUMBERS})
+            self.assertEqual((r['device'], r['status']), (device, 'ATTN_OK'))
+            self.assertTrue(r['plan'].startswith(f"{device.split(':')[0]}:{r['variant']}["))
+            self.assertLessEqual(0, r['ms_least'])
+            self.assertLessEqual(r['ms_least'], r['ms'])
+            self.assertLessEqual(r['ms'], r['ms_most'])
+            self.assertAlmostEqual(r['gflop_s'], r['tflop_s'] * 1000, delta=r['gflop_s'] / 1e6)
+            self.assertEqual(r['enqueue_us'] is None, device == 'host')
+            self.assertGreater(r['memory_gb_s'], 0)
+            self.assertAlmostEqual(r['of_memory'], r['gb_s'] / r['memory_gb_s'],
+                                   delta=r['of_memory'] / 1e6)
+            self.assertIsNone(r['of_first'])
+            self.assertEqual(r['readings'], {'single': 15, 'blocks': 2}.get(way, r['runs']))
+        long, short = report['results']
+        self.assertIsNone(long['kv_gb_s'])
+        self.assertAlmostEqual(short['kv_gb_s'] * short['ms'], 2 * 4 * 1000 * 32 / 1e6)
+
+    def test_every_way_on_every_device(self):
+        for device in devices():
+            for way in WAYS:
+                for cold in (False, True) if way == 'single' else (False,):
+                    with self.subTest(device=device, way=way, cold=cold):
+                        run = self.bench('--device', device, '--timing', way, '--variant',
+                                         self.first(device), '--json', LONG, SHORT,
+                                         *(['--cold'] if cold else []))
+                        self.check(run.json(), device, way, cold)
+
+    def test_what_a_device_is_timed_by(self):
+        for device in devices():
+            kind = [d['kind'] for d in tools_json('attn-info', '--json')['devices']
+                    if d['selector'] == device][0]
+            run = self.bench('--device', device, '--variant', self.first(device), '--json',
+                             LONG)
+            self.assertEqual(run.json()['timing'], 'single' if kind == 'GPU' else 'repeated')
+
+    def test_csv(self):
+        run = self.bench('--device', 'host', '--csv', '--timing', 'single', '--cold', LONG,
+                         SHORT, '--variant', 'softmax_fwd_tile')
+        rows = list(csv.DictReader(io.StringIO(run.out)))
+        self.assertEqual(set(rows[0]), {'device', 'name', 'driver', 'timing', 'cold',
+                                        'problem', 'variant', 'plan', *NUMBERS})
+        self.assertEqual([r['problem'] for r in rows], [LONG, SHORT])
+        for r in rows:
+            self.assertEqual((r['device'], r['timing'], r['cold'], r['variant']),
+                             ('host', 'single', '1', 'softmax_fwd_tile'))
+            self.assertGreater(float(r['memory_gb_s']), 0)
+
+    def test_blocks_take_turns(self):
+        args = ('--device', 'host', '--timing', 'blocks', '--cold', '--json', SHORT)
+        both = ('--variant', 'softmax_fwd_tile', '--variant', 'softmax_fwd_split')
+        found = self.bench(*args, *both).json()['results']
+        self.assertEqual([r['of_first'] is None for r in found], [True, False])
+        self.assertEqual([r['readings'] for r in found], [2, 2])
+        three = self.bench(*args, *both, '--variant', 'softmax_fwd_reference')
+        self.assertEqual([r['readings'] for r in three.json()['results']], [4, 2, 2])
+
+    def test_two_devices(self):
+        found = self.bench('--device', 'host', '--against', devices()[0], '--timing',
+                           'blocks', '--variant', 'softmax_fwd_tile', '--json',
+                           '--variant', self.first(devices()[0]), LONG).json()
+        self.assertEqual([d['device'] for d in found['devices']], ['host', devices()[0]])
+        self.assertEqual(found['results'][0]['device'], 'host')
+        self.assertEqual(found['results'][-1]['device'], devices()[0])
+        self.assertIsNotNone(found['results'][-1]['of_first'])
+
+    def test_table(self):
+        out = self.bench('--device', 'host', '--timing', 'single', '--cold', SHORT).out
+        for text in ('K, V GB/s', 'of product', 'plain read of memory', 'K and V from memory',
+                     'single launches', 'softmax_fwd_tile['):
+            self.assertIn(text, out)
+
+    def test_refusals(self):
+        for args, status, words in (
+                (['--timing', 'thrice'], 2, ['--timing', 'thrice', 'blocks']),
+                (['--against', 'abacus'], 2, ['abacus']),
+                (['--against', 'opencl:999'], 3, ['opencl:999']),
+                (['--variant', 'softmax_fwd_magic'], 2, ['magic', 'softmax_fwd_tile']),
+                (['--csv', '--json'], 2, ['--csv'])):
+            with self.subTest(args):
+                self.refused(self.tool('attn-bench', '--device', 'host', *args, LONG), status,
+                             *words)
