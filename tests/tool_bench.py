@@ -15,6 +15,11 @@ NUMBERS = ('runs', 'readings', 'ms', 'ms_least', 'ms_most', 'gflop_s', 'tflop_s'
            'of_memory', 'first_plan_ms', 'plan_ms', 'enqueue_us')
 
 
+def one_of_each():
+    """A device of each back end: the tool does not tell more of them apart."""
+    return [d for d in devices() if d in ('host', 'cuda:0', 'opencl:0')]
+
+
 class Bench(Case):
     def bench(self, *args, env=None):
         run = self.tool('attn-bench', '--min-time', '0.02', *args,
@@ -54,8 +59,8 @@ class Bench(Case):
         self.assertIsNone(long['kv_gb_s'])
         self.assertAlmostEqual(short['kv_gb_s'] * short['ms'], 2 * 4 * 1000 * 32 / 1e6)
 
-    def test_every_way_on_every_device(self):
-        for device in devices():
+    def test_every_way(self):
+        for device in one_of_each():
             for way in WAYS:
                 for cold in (False, True) if way == 'single' else (False,):
                     with self.subTest(device=device, way=way, cold=cold):
@@ -65,7 +70,7 @@ class Bench(Case):
                         self.check(run.json(), device, way, cold)
 
     def test_what_a_device_is_timed_by(self):
-        for device in devices():
+        for device in one_of_each():
             kind = [d['kind'] for d in tools_json('attn-info', '--json')['devices']
                     if d['selector'] == device][0]
             run = self.bench('--device', device, '--variant', self.first(device), '--json',
