@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/attn-bench.c: times variants with the device's own clock. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -292,14 +293,14 @@ static void time_blocks(session *x, const contender *c, measurement *m, bool las
             subject_close(&x->first);
             x->first = next;
             x->first_device = c->device;
-            x->readings.n = 0;
+            x->readings = (block_readings){ .n = 0 };
         }
     } else {
         x->first = next;
         x->first_device = c->device;
     }
-    /* alone, or nothing else opened */
-    if (last && x->first_device && !x->readings.n)
+    /* alone, or no other was measured */
+    if (last && x->first_device && isnan(x->first.m->ms))
         measure_blocks(&x->first, NULL, seconds, &x->readings, &x->first_device->against,
                        NULL);
 }
@@ -415,7 +416,7 @@ static void open_yardsticks(bench_device *d, const settings *s, timing_way timin
         d->against.sweep = sweep_open(&d->sweep) ? &d->sweep : NULL;
         return;
     }
-    if (!strncmp(d->info.selector, "cuda:", 5) && cuda_lane_open(&d->lane, d->ctx))
+    if (!strncmp(d->info.selector, "cuda:", 5) && lane_cuda_open(&d->lane, d->ctx))
         d->against.lane = how.lane = &d->lane;
     for (size_t i = 0; i < s->cases.n; i++)
         how.types |= 1u << s->cases.item[i].desc.type;
@@ -451,7 +452,7 @@ static void close_device(bench_device *d)
 {
     gemm_close(&d->gemm);
     sweep_close(&d->sweep);
-    cuda_lane_close(&d->lane);
+    lane_cuda_close(&d->lane);
     attn_ctx_destroy(&d->ctx);
 }
 

@@ -15,7 +15,7 @@ typedef struct bench_device {
     attn_device_info info;
     gemm gemm;              /* processors */
     sweep sweep;
-    cuda_lane lane;         /* "cuda" */
+    lane_cuda lane;         /* "cuda" */
     ceiling ceiling;        /* GPUs */
     yardsticks against;
 } bench_device;

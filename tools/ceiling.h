@@ -9,7 +9,7 @@
 
 #include <attn/attn.h>
 
-#include "cuda_lane.h"
+#include "lane_cuda.h"
 
 enum { CEILING_TYPES = ATTN_BF16 + 1 };
 
@@ -27,7 +27,7 @@ typedef struct ceiling {
 typedef struct ceiling_how {
     attn_ctx *ctx;
     const attn_device_info *info;
-    const cuda_lane *lane;       /* on "cuda", if it opened                               */
+    const lane_cuda *lane;       /* on "cuda", if it opened                               */
     uint32_t types;              /* 1 << attn_type for each of the products               */
     bool blocks;                 /* back to back; else single launches after idle time    */
 } ceiling_how;

@@ -30,7 +30,7 @@ typedef struct cublas {
 
 /* One thing to run again and again. */
 typedef struct job {
-    const cuda_lane *lane;
+    const lane_cuda *lane;
     const cublas *blas;
     attn_type type;
     int64_t n; /* of a copy, f32 numbers */
@@ -45,14 +45,14 @@ static CUdeviceptr address(const void *block)
 static bool run_copies(void *with, int n, double *ms)
 {
     const job *j = with;
-    bool good = cuda_lane_begin(j->lane);
+    bool good = lane_cuda_begin(j->lane);
 
     if (!good)
         return false;
     for (int i = 0; i < n && good; i++)
         good = !j->lane->copy(address(j->block[1]), address(j->block[0]),
                               (size_t)j->n * sizeof(float), j->lane->stream);
-    return cuda_lane_end(j->lane, ms) && good;
+    return lane_cuda_end(j->lane, ms) && good;
 }
 
 /* f32 by sgemm: exact products, not TF32. */
@@ -73,13 +73,13 @@ static bool multiply(const job *j)
 static bool run_products(void *with, int n, double *ms)
 {
     const job *j = with;
-    bool good = cuda_lane_begin(j->lane);
+    bool good = lane_cuda_begin(j->lane);
 
     if (!good)
         return false;
     for (int i = 0; i < n && good; i++)
         good = multiply(j);
-    return cuda_lane_end(j->lane, ms) && good;
+    return lane_cuda_end(j->lane, ms) && good;
 }
 
 static bool find_functions(cublas *b, char *absent, size_t cap)
@@ -105,7 +105,7 @@ static bool find_functions(cublas *b, char *absent, size_t cap)
     return true;
 }
 
-static bool open_cublas(cublas *b, const cuda_lane *l, char *absent, size_t cap)
+static bool open_cublas(cublas *b, const lane_cuda *l, char *absent, size_t cap)
 {
     static const char *const usual[] = { "libcublas.so.13", "libcublas.so.12",
                                          "libcublas.so", NULL };
@@ -125,7 +125,7 @@ static bool open_cublas(cublas *b, const cuda_lane *l, char *absent, size_t cap)
     return made;
 }
 
-static void close_cublas(cublas *b, const cuda_lane *l)
+static void close_cublas(cublas *b, const lane_cuda *l)
 {
     CUcontext popped;
 

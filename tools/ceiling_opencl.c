@@ -40,9 +40,10 @@ static bool open_queue(job *j)
     cl_device_id device = NULL;
     cl_int code;
 
-    if (j->cl.clGetMemObjectInfo(j->block[0], CL_MEM_CONTEXT, sizeof context, &context,
+    if (j->cl.clGetMemObjectInfo(j->block[0], CL_MEM_CONTEXT, sizeof(cl_context), &context,
                                  NULL) ||
-        j->cl.clGetContextInfo(context, CL_CONTEXT_DEVICES, sizeof device, &device, NULL))
+        j->cl.clGetContextInfo(context, CL_CONTEXT_DEVICES, sizeof(cl_device_id), &device,
+                               NULL))
         return false;
     j->queue =
         j->cl.clCreateCommandQueue(context, device, CL_QUEUE_PROFILING_ENABLE, &code);

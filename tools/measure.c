@@ -85,14 +85,14 @@ static attn_status run_repeated(subject *s, double seconds, const yardsticks *ag
     return st == ATTN_OK ? st : subject_failed(s, st, attn_last_error());
 }
 
-static attn_status run_singles(subject *s, const cuda_lane *lane, readings *r)
+static attn_status run_singles(subject *s, const lane_cuda *lane, readings *r)
 {
     attn_status st = ATTN_OK;
 
     for (int i = 0; i < WARM_UPS + SINGLES && st == ATTN_OK; i++) {
         r->n = i <= WARM_UPS ? 0 : r->n;
         timing_idle(IDLE_S);
-        if (lane && !cuda_lane_hold(lane))
+        if (lane && !lane_cuda_hold(lane))
             return subject_failed(s, ATTN_ERR_DEVICE, "cuLaunchHostFunc failed");
         st = run_timed(s, lane ? lane->stream : NULL, r);
     }

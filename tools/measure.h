@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 #include "ceiling.h"
-#include "cuda_lane.h"
 #include "gemm.h"
+#include "lane_cuda.h"
 #include "subject.h"
 #include "sweep.h"
 
@@ -22,7 +22,7 @@ typedef struct yardsticks {
     const gemm *gemm;
     const sweep *sweep;
     const ceiling *ceiling;
-    const cuda_lane *lane;      /* of its device; NULL: the host does not run ahead       */
+    const lane_cuda *lane;      /* of its device; NULL: the host does not run ahead       */
 } yardsticks;
 
 /* Measures alone: repeated, for about `seconds`, or in single launches. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cuda_lane.h: a stream of a CUDA context, its events, and a way to let the host run
+/* tools/lane_cuda.h: a stream of a CUDA context, its events, and a way to let the host run
  * ahead of it. The driver is opened as the library opens it; no toolkit is needed. */
-#ifndef ATTN_TOOLS_CUDA_LANE_H
-#define ATTN_TOOLS_CUDA_LANE_H
+#ifndef ATTN_TOOLS_LANE_CUDA_H
+#define ATTN_TOOLS_LANE_CUDA_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 typedef struct CUevent_st *CUevent; /* as <cuda.h> has it */
 
 /* Functions return a CUresult, 0: good. */
-typedef struct cuda_lane {
+typedef struct lane_cuda {
     void *library;
     int (*push)(CUcontext);
     int (*pop)(CUcontext *);
@@ -31,21 +31,21 @@ typedef struct cuda_lane {
     void *stream;
     CUevent first, last;
     char absent[256];        /* why it did not open; "": it did */
-} cuda_lane;
+} lane_cuda;
 
 /* Opens the driver, and a stream in the CUcontext of ctx, which must outlive it. false:
  * `absent` says why not. */
-bool cuda_lane_open(cuda_lane *l, attn_ctx *ctx);
+bool lane_cuda_open(lane_cuda *l, attn_ctx *ctx);
 
 /* Holds what is enqueued next back for as long as the host needs to enqueue it. */
-bool cuda_lane_hold(const cuda_lane *l);
+bool lane_cuda_hold(const lane_cuda *l);
 
 /* Times what is enqueued between the two, held back, by the device's clock. In between the
  * context is current. begin() that fails needs no end(). */
-bool cuda_lane_begin(const cuda_lane *l);
-bool cuda_lane_end(const cuda_lane *l, double *ms);
+bool lane_cuda_begin(const lane_cuda *l);
+bool lane_cuda_end(const lane_cuda *l, double *ms);
 
 /* Accepts one that did not open. */
-void cuda_lane_close(cuda_lane *l);
+void lane_cuda_close(lane_cuda *l);
 
 #endif

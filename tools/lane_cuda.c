@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cuda_lane.c: the CUDA driver for attn-bench. */
-#include "cuda_lane.h"
+/* tools/lane_cuda.c: the CUDA driver for attn-bench. */
+#include "lane_cuda.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ enum { POINTER_CONTEXT = 1, STREAM_NON_BLOCKING = 1, EVENT_DEFAULT = 0 };
 static const double HOLD_S = 3e-4;
 
 /* The version that is of CUDA 13, or the one before. */
-static bool find_functions(cuda_lane *l)
+static bool find_functions(lane_cuda *l)
 {
     const struct {
         void *to;
@@ -51,7 +51,7 @@ static bool find_functions(cuda_lane *l)
 }
 
 /* Of any block of its memory: that is so whichever way the library numbers devices. */
-static bool find_context(cuda_lane *l, attn_ctx *ctx)
+static bool find_context(lane_cuda *l, attn_ctx *ctx)
 {
     const int what = POINTER_CONTEXT;
     void *const where = &l->context;
@@ -65,7 +65,7 @@ static bool find_context(cuda_lane *l, attn_ctx *ctx)
     return found;
 }
 
-static bool make_stream(cuda_lane *l)
+static bool make_stream(lane_cuda *l)
 {
     CUcontext popped;
     bool made = !l->push(l->context);
@@ -81,17 +81,17 @@ static bool make_stream(cuda_lane *l)
     return made;
 }
 
-bool cuda_lane_open(cuda_lane *l, attn_ctx *ctx)
+bool lane_cuda_open(lane_cuda *l, attn_ctx *ctx)
 {
     static const char *const usual[] = { "libcuda.so.1", NULL };
 
-    *l = (cuda_lane){ 0 };
+    *l = (lane_cuda){ 0 };
     l->library = library_open("ATTN_CUDA_LIB", usual, l->absent, sizeof l->absent);
     if (l->library && find_functions(l) && find_context(l, ctx) && make_stream(l)) {
         l->absent[0] = '\0';
         return true;
     }
-    cuda_lane_close(l);
+    lane_cuda_close(l);
     return false;
 }
 
@@ -102,7 +102,7 @@ static void sleep_a_while(void *with)
     timing_idle(HOLD_S);
 }
 
-bool cuda_lane_hold(const cuda_lane *l)
+bool lane_cuda_hold(const lane_cuda *l)
 {
     CUcontext popped;
     bool held = !l->push(l->context);
@@ -114,7 +114,7 @@ bool cuda_lane_hold(const cuda_lane *l)
     return held;
 }
 
-bool cuda_lane_begin(const cuda_lane *l)
+bool lane_cuda_begin(const lane_cuda *l)
 {
     CUcontext popped;
 
@@ -127,7 +127,7 @@ bool cuda_lane_begin(const cuda_lane *l)
     return false;
 }
 
-bool cuda_lane_end(const cuda_lane *l, double *ms)
+bool lane_cuda_end(const lane_cuda *l, double *ms)
 {
     CUcontext popped;
     float elapsed = 0;
@@ -139,7 +139,7 @@ bool cuda_lane_end(const cuda_lane *l, double *ms)
     return good;
 }
 
-void cuda_lane_close(cuda_lane *l)
+void lane_cuda_close(lane_cuda *l)
 {
     CUcontext popped;
 
