@@ -212,7 +212,8 @@ static void what_is_split(void **state)
           512 },
         { 3, "softmax_fwd:f32,b1,hq32,hkv8,lq1,lk255,d128", "tile_f32_d128_small", 32, 0 },
         { 3, "softmax_fwd:f32,b1,hq32,hkv8,lq9,lk8192,d128", "tile_f32_d128_small", 32, 0 },
-        { 4, "softmax_fwd:f32,b1,hq32,hkv8,lq1,lk8192,d128", "tile_f32_d128_small", 32, 0 },
+        { 4, "softmax_fwd:f32,b1,hq32,hkv8,lq1,lk8192,d128", "split_f32_d128_ranges", 4,
+          512 },
     };
 
     (void)state;
@@ -280,7 +281,7 @@ static void heads_of_any_size(void **state)
 
     (void)state;
     for (int i = 0; i < N_DEVICES; i++) {
-        const attn_choice c = plan(i, problem);
+        const attn_choice c = plan_with(i, problem, NULL, 0);
 
         assert_string_equal(c.variant->name, "softmax_fwd_math");
         assert_int_equal(c.n_steps, 7);
@@ -315,7 +316,7 @@ static void rounds(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const attn_choice c = plan(3, cases[i].problem);
+        const attn_choice c = plan_with(3, cases[i].problem, NULL, 0);
 
         for (int k = 0; k < c.n_steps; k++) {
             assert_int_equal(c.step[k].round_heads, cases[i].heads);

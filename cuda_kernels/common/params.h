@@ -111,8 +111,8 @@ typedef struct attn_kparams {
     int32_t len_q, len_kv;          /* the most of a batch                         */
     int32_t tokens_q, tokens_k;     /* packed: rows of the tensors                 */
     int32_t pages, page_size;
-    int32_t piece, pieces;          /* keys of a group and groups to the keys, of the
-                                       last step that had pieces                    */
+    int32_t piece, pieces;          /* keys of a group, or of what it merges, and their
+                                       number; 0, 1: all keys                       */
     int32_t round_head, round_heads;     /* this round computes heads              */
     int32_t round_query, round_queries;  /*   b * heads_q + h and queries          */
     int32_t want_o;                 /* 0: o is not written                         */

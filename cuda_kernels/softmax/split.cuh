@@ -147,11 +147,12 @@ template <typename T> DEVICE void write_rows(const attn_kparams &p, const split_
             state[0] = m;
             state[1] = l;
         }
-        for (int d = threadIdx.x; d < p.dv && p.want_o && !empty; d += T::THREADS) {
+        // all that the merge fetches, before it knows what counts
+        for (int d = threadIdx.x; d < work_pitch(p) && p.want_o; d += T::THREADS) {
             float o = 0.0f;
 
             #pragma unroll
-            for (int w = 0; w < T::WARPS; w++)
+            for (int w = 0; w < T::WARPS && !empty; w++)
                 o += rescaled(sums[(w * T::ROWS + r) * DIM + d], factor[w]);
             to[d] = o;
         }

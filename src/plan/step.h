@@ -49,6 +49,10 @@ typedef struct attn_step {
      * tile_q) * heads_kv * batch. Times ceil(keys / piece) if piece is not 0. */
     int64_t tile_q, tile_k;      /* in tokens                                  */
     int64_t piece;               /* keys of a group; 0: all                    */
+    int64_t merges;              /* keys of the pieces of an earlier step that this
+                                    one brings together; 0: none              */
+    int64_t columns;             /* of a value row, of a group; 0: all; times as many
+                                    groups                                    */
     bool grouped;
     int64_t block;               /* work-items of a group                      */
 

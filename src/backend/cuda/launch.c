@@ -146,6 +146,8 @@ static attn_status grid_size(const attn_device *dev, const attn_step *step,
 {
     const int64_t group = step->grouped ? call->heads_q / call->heads_kv : 1;
     const int64_t heads = round->heads / group;
+    const int64_t columns =
+        step->columns ? attn_max(attn_ceil_div(step->dv, step->columns), 1) : 1;
     int64_t tiles, n = 0;
 
     if (step->block > k->max_group)
@@ -154,7 +156,7 @@ static attn_status grid_size(const attn_device *dev, const attn_step *step,
                          k->name, step->block, dev->info.name, k->max_group);
     if (!attn_mul(round->queries, group, &tiles) ||
         !attn_mul(attn_ceil_div(tiles, step->tile_q), heads, &n) ||
-        !attn_mul(n, pieces, &n) || n > INT32_MAX)
+        !attn_mul(n, pieces, &n) || !attn_mul(n, columns, &n) || n > INT32_MAX)
         return attn_fail(ATTN_ERR_UNSUPPORTED,
                          "kernel %s: tiles of %" PRId64 " queries over %" PRId64
                          " queries, %" PRId64 " pieces of keys and %" PRId64
@@ -164,14 +166,19 @@ static attn_status grid_size(const attn_device *dev, const attn_step *step,
     return ATTN_OK;
 }
 
+/* Of so many keys; 0: one of all. */
+static int64_t pieces_of(int64_t piece, const attn_call *call)
+{
+    return piece ? attn_max(attn_ceil_div(call->len_kv, piece), 1) : 1;
+}
+
 /* One step of one round. The context is current. */
 static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel *k,
                            const attn_step *step, const attn_call *call, const span *round,
                            attn_kparams *a)
 {
     const attn_cu *cu = dev->cu;
-    const int64_t pieces =
-        step->piece ? attn_max(attn_ceil_div(call->len_kv, step->piece), 1) : 1;
+    const int64_t pieces = pieces_of(step->piece, call);
     void *params[] = { a };
     unsigned groups = 0;
     attn_status st;
@@ -188,10 +195,8 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
     a->bias_type = k->bias_type;
     a->d = k->d;
     a->dv = k->dv;
-    if (step->piece) { /* a step after it, without pieces of its own, merges them */
-        a->piece = (int32_t)step->piece;
-        a->pieces = (int32_t)pieces;
-    }
+    a->piece = (int32_t)(step->piece ? step->piece : step->merges);
+    a->pieces = (int32_t)pieces_of(a->piece, call);
     a->round_head = (int32_t)round->head;
     a->round_heads = (int32_t)round->heads;
     a->round_query = (int32_t)round->query;

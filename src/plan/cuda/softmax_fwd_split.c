@@ -10,7 +10,8 @@ enum {
     N_DIMS = ATTN_CUDA_DIMS,
     N_TYPES = 3,
     THREADS = 128,
-    MERGE_THREADS = 256,
+    MERGE_THREADS = 128, /* and columns: cuda_kernels/softmax/fwd_split_merge.cu */
+    MERGE_COLUMNS = 32,
     FEW_KEYS = 256,
     FEW_QUERIES = 8,
     /* Keys of a piece follow from Lk alone, so that a row's bits do: up to 8k keys there
@@ -127,7 +128,10 @@ static bool fits_grid(const family *f, const attn_problem *p, int64_t piece,
     return attn_mul(queries, group_of(p), &rows) && rows <= INT32_MAX &&
            attn_mul(attn_ceil_div(rows, rows_of(f, p)) * pieces_of(p, piece),
                     p->b * attn_max(p->hkv, 1), &n) &&
-           n <= INT32_MAX && attn_mul(queries, p->b * p->hq, &n) && n <= INT32_MAX;
+           n <= INT32_MAX &&
+           attn_mul(queries * attn_max(attn_ceil_div(p->dv, MERGE_COLUMNS), 1),
+                    p->b * p->hq, &n) &&
+           n <= INT32_MAX;
 }
 
 static const char *refusal(const family *f, const attn_problem *p, const attn_caps *c)
@@ -184,10 +188,13 @@ static void lower_merge(const attn_problem *p, int64_t piece, attn_choice *out)
 
     step->kernel = merges[p->type - ATTN_F32];
     step->tile_q = 1;
-    step->tile_k = piece;
+    step->tile_k = step->merges = piece;
+    step->columns = MERGE_COLUMNS;
     step->block = MERGE_THREADS;
     attn_step_softmax(step, p);
-    attn_choice_budget(out, "merge: sums of the warps", 16 * MERGE_THREADS);
+    attn_choice_budget(out, "merge: sums of the threads", 16 * MERGE_THREADS);
+    attn_choice_budget(out, "merge: weights of the pieces",
+                       4 * (pieces_of(p, piece) + MERGE_THREADS / 16));
 }
 
 static void lower_with(const family *f, const attn_problem *p, const attn_caps *c,
