@@ -165,6 +165,7 @@ static void traits_json(cJSON *variant, uint32_t traits)
         { ATTN_TRAIT_FINITE_V, "finite-v" },
         { ATTN_TRAIT_ROUNDED, "rounded" },
         { ATTN_TRAIT_VENDOR, "vendor" },
+        { ATTN_TRAIT_BY_SIZE, "by-size" },
     };
     cJSON *list = cJSON_AddArrayToObject(variant, "traits");
 

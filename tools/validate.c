@@ -266,7 +266,8 @@ static void run(session *s, entry *e, trial *t)
     e->record.share = fmax(e->record.share, c.share);
     if (c.share > 1)
         fail(e, where, c.what);
-    else if (s->round == 0 && !check_alone(s, e, t, what, sizeof what))
+    else if (s->round == 0 && !(e->info.traits & ATTN_TRAIT_BY_SIZE) &&
+             !check_alone(s, e, t, what, sizeof what))
         fail(e, where, what);
     else if (s->round == 1 && !check_left_out(t))
         fail(e, where, t->what);

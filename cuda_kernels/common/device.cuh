@@ -68,6 +68,23 @@ template <int BYTES> DEVICE void device_copy(float *to, const void *from, bool i
 #endif
 }
 
+// Lets the next kernel of the stream begin, if it was launched to overlap with this one;
+// what that reads of this one's results stands behind device_wait_before().
+DEVICE void device_let_next()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Waits for the kernel before, and all its stores. At once if that has ended.
+DEVICE void device_wait_before()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Ends a group of this thread's copies, which may be empty.
 DEVICE void device_commit()
 {

@@ -16,6 +16,7 @@
 // Layout    work: split_work.cuh; O of any strides
 // Numerics  f32; TYPE_F32: the sums over pieces are compensated (Kahan 1965). Of a piece
 //           without a visible key (l = 0) nothing is taken
+// Overlaps  the end of fwd_split.cu, from sm_90 on
 // Features  lengths and packed queries (rows that there are not are not written), sinks
 // Oracle    src/host/softmax_fwd_reference.c
 //
@@ -112,9 +113,12 @@ extern "C" __global__ __launch_bounds__(THREADS) void NAME(
     const parts t = { work_state(p, row, 0), work_sum(p, row, 0) + d, p.pieces,
                       work_pitch(p) };
     const bool mine = p.want_o && d < t.pitch;
+    const attn_sequence seq = range_sequence<CAN>(p, b);
+    attn_row state = state_sink<CAN>(p, h);
     float4 early[EARLY];
     float sum[4] = {}, rest[4] = {};
 
+    device_wait_before();
     #pragma unroll
     for (int n = 0; n < EARLY; n++) {
         const int piece = slice + n * SLICES;
@@ -123,10 +127,6 @@ extern "C" __global__ __launch_bounds__(THREADS) void NAME(
                        ? *(const float4 *)(t.o + (int64_t)piece * t.pitch)
                        : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
-
-    const attn_sequence seq = range_sequence<CAN>(p, b);
-    attn_row state = state_sink<CAN>(p, h);
-
     if (p.round_query + i >= seq.queries)
         return;
     merge_row(t, state, weights, room);

@@ -341,6 +341,7 @@ template <typename T, int CAN> DEVICE void fwd_split_mma(const attn_kparams &p)
     SHARED_MEMORY(memory);
     shared<T> &mem = *(shared<T> *)memory;
 
+    device_let_next();
     if (threadIdx.x == 0)
         find_work<T, CAN>(p, mem.work);
     __syncthreads();

@@ -23,14 +23,17 @@
 // Numerics  f32 throughout, 16-bit types are storage; a row without visible keys: O = 0,
 //           LSE = -inf. A row's bits depend on its own tile only, not on B or H.
 //           TYPE_F32: a tile's products with V are summed in fresh registers, at most BN of
-//           them, and added to O with compensation (Kahan 1965); row sums likewise
-// Features  all, through common/; the instances _ranges know no pages, softcap or terms
+//           them, and added to O with compensation (Kahan 1965); row sums likewise. In the
+//           instance _ranges, for 8192 keys at most, O is summed plainly over the tiles
+// Features  all, through common/; the instances _ranges and _long know no pages, softcap or
+//           terms
 // Requires  D and Dv up to DIM; columns past them are 0 and not read. cp.async from sm_80
 //           on, plain copies before
 // Tunables  the tiles below; src/plan/cuda/softmax_fwd_tile.c has the same numbers
 // Oracle    src/host/softmax_fwd_reference.c
 //
-// Built for each TYPE (f32, f16, bf16) and DIM (64, 128, 256): NAME is the image's.
+// Built for each TYPE (f32, f16, bf16) and DIM (64, 128, 256), with SUMS_LONG for f32: NAME
+// is the image's.
 #include "common/params.h"
 
 #ifndef TYPE
@@ -145,7 +148,7 @@ DEVICE void write_rows(const attn_kparams &p, const place<T> &my, const shared<T
     }
 }
 
-template <typename T, int CAN> DEVICE void fwd_tile(const attn_kparams &p)
+template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparams &p)
 {
     static_assert(sizeof(shared<T>) <= T::BYTES, "the planner's budget");
     SHARED_MEMORY(memory);
@@ -192,11 +195,11 @@ template <typename T, int CAN> DEVICE void fwd_tile(const attn_kparams &p)
 
         if (has<CAN>(p, FEAT_SOFTCAP | FEAT_TERMS)) {
             special_scores<T, CAN>(p, my, mem, s, j0);
-            fold_scores<T, DONE>(p, my, mem, s, j0, o, extra);
+            fold_scores<T, LONG, DONE>(p, my, mem, s, j0, o, extra);
         } else if (j0 < mem.all.first || mem.all.end - j0 < T::BN) {
-            fold_scores<T, RAW_AT_EDGE>(p, my, mem, s, j0, o, extra);
+            fold_scores<T, LONG, RAW_AT_EDGE>(p, my, mem, s, j0, o, extra);
         } else {
-            fold_scores<T, RAW>(p, my, mem, s, j0, o, extra);
+            fold_scores<T, LONG, RAW>(p, my, mem, s, j0, o, extra);
         }
 
         float4 part[T::RM][T::RV] = {};
@@ -214,19 +217,22 @@ template <typename T, int CAN> DEVICE void fwd_tile(const attn_kparams &p)
                           mem.slot[slot] + my.tx * 4);
         }
         if (TYPE == TYPE_F32)
-            add_tile<T>(o, extra, part);
+            add_tile<T, LONG>(o, extra, part);
     }
     write_rows<T, CAN>(p, my, mem, o);
 }
 
 #define JOIN(a, b) a##b
-#define KERNEL(name, part, T, CAN) \
+#define KERNEL(name, part, T, CAN, LONG) \
     extern "C" __global__ __launch_bounds__(T::THREADS, T::BLOCKS) void JOIN(name, part)( \
         const __grid_constant__ attn_kparams p) \
     { \
-        fwd_tile<T, CAN>(p); \
+        fwd_tile<T, CAN, TYPE == TYPE_F32 && LONG>(p); \
     }
 
-KERNEL(NAME, _ranges, large, CAN_RANGES)
-KERNEL(NAME, _all, large, CAN_ALL)
-KERNEL(NAME, _small, small, CAN_ALL)
+KERNEL(NAME, _ranges, large, CAN_RANGES, false)
+#ifdef SUMS_LONG
+KERNEL(NAME, _long, large, CAN_RANGES, true)
+#endif
+KERNEL(NAME, _all, large, CAN_ALL, true)
+KERNEL(NAME, _small, small, CAN_ALL, true)

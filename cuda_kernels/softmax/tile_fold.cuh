@@ -88,8 +88,8 @@ DEVICE rests pack_rests(float a, float b)
                          0x7632) };
 }
 
-// o += part, compensated. Where the sum is no finite number there is no rest.
-template <typename T>
+// o += part; LONG: compensated. Where the sum is no finite number there is no rest.
+template <typename T, bool LONG>
 DEVICE void add_tile(float4 (&o)[T::RM][T::RV], rests (&extra)[T::RM][2 * T::RV],
                      const float4 (&part)[T::RM][T::RV])
 {
@@ -97,6 +97,11 @@ DEVICE void add_tile(float4 (&o)[T::RM][T::RV], rests (&extra)[T::RM][2 * T::RV]
     for (int r = 0; r < T::RM; r++) {
         #pragma unroll
         for (int g = 0; g < T::RV; g++) {
+            if (!LONG) {
+                add_scaled(o[r][g], 1.0f, part[r][g]);
+                continue;
+            }
+
             rests &low = extra[r][2 * g], &high = extra[r][2 * g + 1];
             float x[4] = { first_rest(low), second_rest(low), first_rest(high),
                            second_rest(high) };
@@ -170,7 +175,7 @@ DEVICE void special_scores(const attn_kparams &p, const place<T> &my, shared<T> 
 }
 
 // From scores to weights; rows move to their new maximum, and O with them.
-template <typename T, int STATE>
+template <typename T, bool LONG, int STATE>
 DEVICE void fold_scores(const attn_kparams &p, const place<T> &my, shared<T> &mem,
                         float (&s)[T::RM][T::RN], int j0, float4 (&o)[T::RM][T::RV],
                         rests (&extra)[T::RM][2 * T::RV])
@@ -230,7 +235,7 @@ DEVICE void fold_scores(const attn_kparams &p, const place<T> &my, shared<T> &me
         #pragma unroll
         for (int g = 0; g < T::RV; g++) {
             o[r][g] = rescaled4(o[r][g], factor[r]);
-            if (TYPE == TYPE_F32) {
+            if (LONG) {
                 extra[r][2 * g] = rescaled_rests(extra[r][2 * g], factor[r]);
                 extra[r][2 * g + 1] = rescaled_rests(extra[r][2 * g + 1], factor[r]);
             }

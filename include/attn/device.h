@@ -72,6 +72,8 @@ typedef struct attn_variant_info {
                                          and large ones overflow in f16       */
 #define ATTN_TRAIT_VENDOR   (1u << 3) /* calls a vendor's library, which may
                                          allocate and wait                    */
+#define ATTN_TRAIT_BY_SIZE  (1u << 4) /* a row's bits may change with the batch, the heads
+                                         and the queries: a library chooses by them */
 
 /* Lists the back ends, best first, and how many devices each has. A back end
  * without devices is no error. Writes at most `cap` entries and stores their

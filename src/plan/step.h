@@ -53,6 +53,8 @@ typedef struct attn_step {
                                     one brings together; 0: none              */
     int64_t columns;             /* of a value row, of a group; 0: all; times as many
                                     groups                                    */
+    bool overlaps;               /* may begin before the step before it ends: it waits
+                                    for that one's results itself             */
     bool grouped;
     int64_t block;               /* work-items of a group                      */
 

@@ -433,6 +433,15 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned, unsigned, uns
     return CUDA_SUCCESS;
 }
 
+// Kernels run one after another: that is an overlap too.
+CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **arguments,
+                          void **extra)
+{
+    return cuLaunchKernel(function, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,
+                          c->blockDimY, c->blockDimZ, c->sharedMemBytes, c->hStream, arguments,
+                          extra);
+}
+
 CUresult cuStreamCreate(CUstream *stream, unsigned)
 {
     *stream = new CUstream_st{ top() };

@@ -172,6 +172,8 @@ static int64_t pieces_of(int64_t piece, const attn_call *call)
     return piece ? attn_max(attn_ceil_div(call->len_kv, piece), 1) : 1;
 }
 
+enum { OVERLAP_CAPABILITY = 90 }; /* kernels that wait for the one before */
+
 /* One step of one round. The context is current. */
 static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel *k,
                            const attn_step *step, const attn_call *call, const span *round,
@@ -179,6 +181,10 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
 {
     const attn_cu *cu = dev->cu;
     const int64_t pieces = pieces_of(step->piece, call);
+    CUlaunchAttribute overlap = {
+        .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        .value = { .programmaticStreamSerializationAllowed = 1 },
+    };
     void *params[] = { a };
     unsigned groups = 0;
     attn_status st;
@@ -201,8 +207,22 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
     a->round_heads = (int32_t)round->heads;
     a->round_query = (int32_t)round->query;
     a->round_queries = (int32_t)round->queries;
-    CU(cu->cuLaunchKernel(k->function, groups, 1, 1, (unsigned)step->block, 1, 1,
-                          (unsigned)k->fast_bytes, stream, params, NULL));
+    if (step->overlaps && dev->info.capability >= OVERLAP_CAPABILITY)
+        CU(cu->cuLaunchKernelEx(
+            &(CUlaunchConfig){ .gridDimX = groups,
+                               .gridDimY = 1,
+                               .gridDimZ = 1,
+                               .blockDimX = (unsigned)step->block,
+                               .blockDimY = 1,
+                               .blockDimZ = 1,
+                               .sharedMemBytes = (unsigned)k->fast_bytes,
+                               .hStream = stream,
+                               .attrs = &overlap,
+                               .numAttrs = 1 },
+            k->function, params, NULL));
+    else
+        CU(cu->cuLaunchKernel(k->function, groups, 1, 1, (unsigned)step->block, 1, 1,
+                              (unsigned)k->fast_bytes, stream, params, NULL));
     return ATTN_OK;
 
 fail:

@@ -135,7 +135,7 @@ const attn_variant attn_cuda_softmax_fwd_math_variant = {
     .name = "softmax_fwd_math",
     .about = "unfused: packed f32 matrices, two products by cuBLAS; heads of any size",
     .features = ATTN_FEATURES_ALL,
-    .traits = ATTN_TRAIT_VENDOR | ATTN_TRAIT_FINITE_V,
+    .traits = ATTN_TRAIT_VENDOR | ATTN_TRAIT_FINITE_V | ATTN_TRAIT_BY_SIZE,
     .applicable = applicable,
     .lower = lower,
 };

@@ -17,11 +17,11 @@ enum {
     /* Keys of a piece follow from Lk alone, so that a row's bits do: up to 8k keys there
      * are about sixteen pieces, for eight key/value heads are to fill 132
      * multiprocessors; then pieces are long enough for their partial sums to be one
-     * percent of K and V. */
+     * percent of K and V, and not so many that the merge takes long. */
     LEAST_PIECE = 64,
     USUAL_PIECE = 512,
     SHORT_PIECES = 16,
-    MOST_PIECES = 256,
+    MOST_PIECES = 128,
     ROUND_BYTES = 256 << 20 /* of workspace: more goes in rounds of queries */
 };
 
@@ -190,6 +190,7 @@ static void lower_merge(const attn_problem *p, int64_t piece, attn_choice *out)
     step->tile_q = 1;
     step->tile_k = step->merges = piece;
     step->columns = MERGE_COLUMNS;
+    step->overlaps = true;
     step->block = MERGE_THREADS;
     attn_step_softmax(step, p);
     attn_choice_budget(out, "merge: sums of the threads", 16 * MERGE_THREADS);

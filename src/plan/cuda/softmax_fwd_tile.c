@@ -33,13 +33,15 @@ static const tile small[N_DIMS] = { { 32, 64, 128, 32, 32 },
                                     { 32, 64, 128, 32, 8 } };
 
 /* Features are data to the kernels; those that have to look at single scores, or at
- * pages, are not in the instances "ranges". */
-enum { RANGES, ALL, SMALL, N_KINDS };
+ * pages, are not in the instances "ranges". In f32 there is one more of these: "long"
+ * compensates its sums over more keys than a plain sum of tiles keeps exact. */
+enum { RANGES, LONG, ALL, SMALL, N_KINDS };
+enum { SHORT_KEYS = 8192 }; /* at most 128 sums of 64 products, or 64 of 128 */
 
-#define KINDS(type, dim)                                                             \
-    {                                                                                \
-        "softmax_fwd_tile_" type dim "_ranges", "softmax_fwd_tile_" type dim "_all", \
-            "softmax_fwd_tile_" type dim "_small",                                   \
+#define KINDS(type, dim)                                                                \
+    {                                                                                   \
+        "softmax_fwd_tile_" type dim "_ranges", "softmax_fwd_tile_" type dim "_long",   \
+            "softmax_fwd_tile_" type dim "_all", "softmax_fwd_tile_" type dim "_small", \
     }
 #define DIMS(type)                                                       \
     {                                                                    \
@@ -112,8 +114,12 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     const int i = attn_cuda_dim_class(p);
     const tile *t = find_tile(p, c);
     const budget b = budget_of(t, attn_cuda_dim[i]);
-    const int kind = t == &small[i] ? SMALL : p->features & EACH_SCORE ? ALL : RANGES;
-    static const char *const kind_name[] = { "ranges", "all", "small" };
+    const bool is_long = p->type == ATTN_F32 && p->lk > SHORT_KEYS;
+    const int kind = t == &small[i]             ? SMALL
+                     : p->features & EACH_SCORE ? ALL
+                     : is_long                  ? LONG
+                                                : RANGES;
+    static const char *const kind_name[] = { "ranges", "long", "all", "small" };
 
     step->kernel = kernels[p->type - ATTN_F32][i][kind];
     step->tile_q = t->bm;

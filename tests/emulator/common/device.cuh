@@ -189,6 +189,9 @@ template <int BYTES> DEVICE void device_copy(float *to, const void *from, bool i
     emulated_copy(to, from, BYTES, inside);
 }
 
+DEVICE void device_let_next() {}
+DEVICE void device_wait_before() {}
+
 DEVICE void device_commit() { emulated_commit(); }
 
 template <int PENDING> DEVICE void device_copied() { emulated_copies(PENDING); }
