@@ -182,7 +182,8 @@ static void plans_do_not_depend_on_batch_or_heads(void **state)
             plan_with(i, "softmax_fwd:f16,b64,hq4,hkv4,lq1,lk9000,d64", NULL, 0);
 
         assert_memory_equal(&a, &b, sizeof a);
-        assert_memory_equal(c.step, d.step, sizeof c.step);
+        assert_memory_equal(&c.step[0], &d.step[0], sizeof c.step[0]);
+        assert_int_equal(c.splits, d.splits); /* the merge may be wide: the same bits */
     }
 }
 

@@ -5,17 +5,19 @@
 // Computes  over the pieces of a row, with the sink as one more that has no values (m =
 //           sink, l = 1, o = 0):
 //             m = max m_p    l = sum exp(m_p - m) l_p    O = sum exp(m_p - m) o_p / l
-// Method    a group has the row, and COLUMNS of its columns; a thread has four columns of
-//           every SLICES-th piece. The first pieces' columns are on their way while the
-//           group finds out what they weigh: what takes time here is waiting
+// Method    a group has a row, and COLUMNS of its columns. The pieces belong to SLICES
+//           slices, every SLICES-th to the same, and a thread has four columns of EACH
+//           slices. The first pieces' columns are on their way while the group finds out
+//           what they weigh: what takes time here is waiting
 // Grid      1-D, round_queries * round_heads * ceil(Dv / COLUMNS) groups, the columns
 //           fastest, then the query
 // Block     THREADS threads, 1-D
-// Shared    dynamic: a weight of each piece, and 16 bytes a thread
-// Barriers  four
+// Shared    dynamic: 4 * SLICES * COLUMNS bytes, and 8 a warp
+// Barriers  three
 // Layout    work: split_work.cuh; O of any strides
 // Numerics  f32; TYPE_F32: the sums over pieces are compensated (Kahan 1965). Of a piece
-//           without a visible key (l = 0) nothing is taken
+//           without a visible key (l = 0) nothing is taken. Both instances give the same
+//           bits: slices are summed one by one, then together
 // Overlaps  the end of fwd_split.cu, from sm_90 on
 // Features  lengths and packed queries (rows that there are not are not written), sinks
 // Oracle    src/host/softmax_fwd_reference.c
@@ -39,9 +41,18 @@
 #include "softmax/sums.cuh"
 
 constexpr int THREADS = 128, WARPS = THREADS / 32;    // src/plan/cuda/softmax_fwd_split.c
-constexpr int COLUMNS = 32, LANES = COLUMNS / 4, SLICES = THREADS / LANES;
-constexpr int EARLY = 4;    // pieces of a thread that are fetched first
+constexpr int SLICES = 16;
 constexpr int CAN = CAN_ALL & ~FEAT_PAGES;
+
+// Few rows: many groups for each. Many rows: fewer threads that have more to wait for.
+template <int COLUMNS_, int EARLY_> struct shape {
+    static constexpr int COLUMNS = COLUMNS_, LANES = COLUMNS / 4;
+    static constexpr int SPREAD = THREADS / LANES;    // threads along the slices
+    static constexpr int EACH = SLICES / SPREAD;
+    static constexpr int EARLY = EARLY_;    // pieces of a slice that are fetched first
+};
+using narrow = shape<32, 4>;
+using wide = shape<128, 1>;
 
 // The partial states of one row.
 struct parts {
@@ -69,8 +80,14 @@ template <bool MAX> DEVICE float over_group(float x, float *room)
     return x;
 }
 
-// m and l of the whole row, which comes in with the sink, and what each piece weighs.
-DEVICE void merge_row(const parts &t, attn_row &row, float *weights, float *room)
+// What piece i weighs against the largest score of the row.
+DEVICE float weight(float m, float l, float reference)
+{
+    return l == 0.0f ? 0.0f : state_weight(m, reference);
+}
+
+// m and l of the whole row, which comes in with the sink.
+DEVICE void merge_row(const parts &t, attn_row &row, float *room)
 {
     const float sink = row.m;
     float m = sink, sum = 0.0f, rest = 0.0f;
@@ -80,78 +97,111 @@ DEVICE void merge_row(const parts &t, attn_row &row, float *weights, float *room
     row.m = over_group<true>(m, room);
     for (int i = threadIdx.x; i < t.pieces; i += THREADS) {
         const float l = t.ml[2 * i + 1];
-        const float w = l == 0.0f ? 0.0f : state_weight(t.ml[2 * i], state_reference(row.m));
 
-        weights[i] = w;
-        add_compensated<TYPE>(sum, rest, rescaled(l, w));
+        add_compensated<TYPE>(sum, rest,
+                              rescaled(l, weight(t.ml[2 * i], l, state_reference(row.m))));
     }
     row.l = row.l * state_weight(sink, state_reference(row.m)) +
             over_group<false>(sum, room + WARPS);
 }
 
-DEVICE void add_piece(float (&sum)[4], float (&rest)[4], float4 o, float w)
+// Four columns of a slice.
+struct columns {
+    float sum[4], rest[4];
+};
+
+// A piece's state at four columns.
+struct state_at {
+    float m, l;
+    float4 o;
+};
+
+DEVICE state_at piece_at(const parts &t, int i)
 {
-    add_compensated<TYPE>(sum[0], rest[0], rescaled(o.x, w));
-    add_compensated<TYPE>(sum[1], rest[1], rescaled(o.y, w));
-    add_compensated<TYPE>(sum[2], rest[2], rescaled(o.z, w));
-    add_compensated<TYPE>(sum[3], rest[3], rescaled(o.w, w));
+    return { t.ml[2 * i], t.ml[2 * i + 1], *(const float4 *)(t.o + (int64_t)i * t.pitch) };
 }
 
-extern "C" __global__ __launch_bounds__(THREADS) void NAME(
-    const __grid_constant__ attn_kparams p)
+DEVICE void add_piece(columns &x, const state_at &piece, float reference)
+{
+    const float w = weight(piece.m, piece.l, reference);
+
+    add_compensated<TYPE>(x.sum[0], x.rest[0], rescaled(piece.o.x, w));
+    add_compensated<TYPE>(x.sum[1], x.rest[1], rescaled(piece.o.y, w));
+    add_compensated<TYPE>(x.sum[2], x.rest[2], rescaled(piece.o.z, w));
+    add_compensated<TYPE>(x.sum[3], x.rest[3], rescaled(piece.o.w, w));
+}
+
+template <typename T> DEVICE void merge(const attn_kparams &p)
 {
     SHARED_MEMORY(memory);
-    float *const room = (float *)(memory + THREADS), *const weights = room + 2 * WARPS;
-    const int blocks = larger(ceil_div(p.dv, COLUMNS), 1), group = p.heads_q / p.heads_kv;
-    const int d0 = blockIdx.x % blocks * COLUMNS, at = blockIdx.x / blocks;
+    float *const sums = (float *)memory, *const room = sums + SLICES * T::COLUMNS;
+    const int blocks = larger(ceil_div(p.dv, T::COLUMNS), 1), group = p.heads_q / p.heads_kv;
+    const int d0 = blockIdx.x % blocks * T::COLUMNS, at = blockIdx.x / blocks;
     const int i = at % p.round_queries, at_head = at / p.round_queries;
     const int head = p.round_head + at_head, h = head % p.heads_q;
     const int64_t b = head / p.heads_q;
     const int64_t row =
         ((int64_t)(at_head / group) * p.round_queries + i) * group + at_head % group;
-    const int d = d0 + threadIdx.x % LANES * 4, slice = threadIdx.x / LANES;
-    const parts t = { work_state(p, row, 0), work_sum(p, row, 0) + d, p.pieces,
+    const int c = threadIdx.x % T::LANES * 4, first = threadIdx.x / T::LANES;
+    const parts t = { work_state(p, row, 0), work_sum(p, row, 0) + d0 + c, p.pieces,
                       work_pitch(p) };
-    const bool mine = p.want_o && d < t.pitch;
+    const int pieces = p.want_o && d0 + c < t.pitch ? t.pieces : 0;
     const attn_sequence seq = range_sequence<CAN>(p, b);
     attn_row state = state_sink<CAN>(p, h);
-    float4 early[EARLY];
-    float sum[4] = {}, rest[4] = {};
+    state_at early[T::EACH][T::EARLY];
+    columns mine[T::EACH] = {};
 
-    device_wait_before();
-    #pragma unroll
-    for (int n = 0; n < EARLY; n++) {
-        const int piece = slice + n * SLICES;
-
-        early[n] = mine && piece < t.pieces
-                       ? *(const float4 *)(t.o + (int64_t)piece * t.pitch)
-                       : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
     if (p.round_query + i >= seq.queries)
         return;
-    merge_row(t, state, weights, room);
+    device_wait_before();
+    #pragma unroll
+    for (int e = 0; e < T::EACH * T::EARLY; e++) {
+        const int piece = first + e / T::EARLY * T::SPREAD + e % T::EARLY * SLICES;
+
+        if (piece < pieces)
+            early[e / T::EARLY][e % T::EARLY] = piece_at(t, piece);
+    }
+    merge_row(t, state, room);
     if (has<CAN>(p, FEAT_LSE) && p.want_lse && threadIdx.x == 0 && d0 == 0)
         p.lse[address_lse<CAN>(p, seq, b, h, p.round_query + i)] = state_lse(state);
+
+    const float reference = state_reference(state.m);
+
     #pragma unroll
-    for (int n = 0; n < EARLY; n++)
-        if (slice + n * SLICES < t.pieces)
-            add_piece(sum, rest, early[n], weights[slice + n * SLICES]);
-    #pragma unroll 4
-    for (int piece = slice + EARLY * SLICES; piece < (mine ? t.pieces : 0); piece += SLICES)
-        add_piece(sum, rest, *(const float4 *)(t.o + (int64_t)piece * t.pitch),
-                  weights[piece]);
-    memory[threadIdx.x] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    for (int e = 0; e < T::EACH; e++) {
+        const int slice = first + e * T::SPREAD;
+
+        #pragma unroll
+        for (int n = 0; n < T::EARLY; n++)
+            if (slice + n * SLICES < pieces)
+                add_piece(mine[e], early[e][n], reference);
+        #pragma unroll 4
+        for (int piece = slice + T::EARLY * SLICES; piece < pieces; piece += SLICES)
+            add_piece(mine[e], piece_at(t, piece), reference);
+        *(float4 *)(sums + slice * T::COLUMNS + c) = make_float4(
+            mine[e].sum[0], mine[e].sum[1], mine[e].sum[2], mine[e].sum[3]);
+    }
     __syncthreads();
-    if (threadIdx.x < COLUMNS && d0 + (int)threadIdx.x < p.dv && p.want_o) {
+    if (threadIdx.x < T::COLUMNS && d0 + (int)threadIdx.x < p.dv && p.want_o) {
         const attn_rows o_rows = ADDRESS_QUERIES(p, o, seq, b, h);
         const int64_t to = address_row<CAN>(p, o_rows, p.round_query + i);
-        float total = 0.0f, extra = 0.0f;
+        float total = 0.0f, rest = 0.0f;
 
         #pragma unroll
         for (int s = 0; s < SLICES; s++)
-            add_compensated<TYPE>(total, extra,
-                                  ((const float *)memory)[s * COLUMNS + threadIdx.x]);
+            add_compensated<TYPE>(total, rest, sums[s * T::COLUMNS + threadIdx.x]);
         elem_store<TYPE>(p.o, to + (d0 + (int)threadIdx.x) * o_rows.stride_d,
                          total * state_finish(state));
     }
 }
+
+#define JOIN(a, b) a##b
+#define KERNEL(name, part, T) \
+    extern "C" __global__ __launch_bounds__(THREADS, 8) void JOIN(name, part)( \
+        const __grid_constant__ attn_kparams p) \
+    { \
+        merge<T>(p); \
+    }
+
+KERNEL(NAME, _narrow, narrow)
+KERNEL(NAME, _wide, wide)

@@ -10,8 +10,12 @@ enum {
     N_DIMS = ATTN_CUDA_DIMS,
     N_TYPES = 3,
     THREADS = 128,
-    MERGE_THREADS = 128, /* and columns: cuda_kernels/softmax/fwd_split_merge.cu */
-    MERGE_COLUMNS = 32,
+    /* as cuda_kernels/softmax/fwd_split_merge.cu has them */
+    MERGE_THREADS = 128,
+    MERGE_SLICES = 16,
+    NARROW = 32, /* columns of a group */
+    WIDE = 128,
+    MANY_ROWS = 4, /* a multiprocessor: more groups for each would only wait in turn */
     FEW_KEYS = 256,
     FEW_QUERIES = 8,
     /* Keys of a piece follow from Lk alone, so that a row's bits do: up to 8k keys there
@@ -65,9 +69,13 @@ static const family tensor_cores = {
                  DIMS("softmax_fwd_split_mma_bf16") },
 };
 
-static const char *const merges[N_TYPES] = { "softmax_fwd_split_merge_f32",
-                                             "softmax_fwd_split_merge_f16",
-                                             "softmax_fwd_split_merge_bf16" };
+/* Narrow, wide. */
+#define MERGES(type)                                                                       \
+    {                                                                                      \
+        "softmax_fwd_split_merge_" type "_narrow", "softmax_fwd_split_merge_" type "_wide" \
+    }
+static const char *const merges[N_TYPES][2] = { MERGES("f32"), MERGES("f16"),
+                                                MERGES("bf16") };
 
 static int64_t group_of(const attn_problem *p)
 {
@@ -129,8 +137,8 @@ static bool fits_grid(const family *f, const attn_problem *p, int64_t piece,
            attn_mul(attn_ceil_div(rows, rows_of(f, p)) * pieces_of(p, piece),
                     p->b * attn_max(p->hkv, 1), &n) &&
            n <= INT32_MAX &&
-           attn_mul(queries * attn_max(attn_ceil_div(p->dv, MERGE_COLUMNS), 1),
-                    p->b * p->hq, &n) &&
+           attn_mul(queries * attn_max(attn_ceil_div(p->dv, NARROW), 1), p->b * p->hq,
+                    &n) &&
            n <= INT32_MAX;
 }
 
@@ -182,20 +190,21 @@ static bool whole(const attn_problem *p, int tensor, int64_t dim)
            dim * (int64_t)attn_type_bytes(p->type) % 16 == 0;
 }
 
-static void lower_merge(const attn_problem *p, int64_t piece, attn_choice *out)
+static void lower_merge(const attn_problem *p, const attn_caps *c, int64_t piece,
+                        int64_t queries, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
+    const bool wide = p->b * p->hq * queries >= MANY_ROWS * c->compute_units;
 
-    step->kernel = merges[p->type - ATTN_F32];
+    step->kernel = merges[p->type - ATTN_F32][wide];
     step->tile_q = 1;
     step->tile_k = step->merges = piece;
-    step->columns = MERGE_COLUMNS;
+    step->columns = wide ? WIDE : NARROW;
     step->overlaps = true;
     step->block = MERGE_THREADS;
     attn_step_softmax(step, p);
-    attn_choice_budget(out, "merge: sums of the threads", 16 * MERGE_THREADS);
-    attn_choice_budget(out, "merge: weights of the pieces",
-                       4 * (pieces_of(p, piece) + MERGE_THREADS / 16));
+    attn_choice_budget(out, "merge: sums of slices", 4 * MERGE_SLICES * step->columns);
+    attn_choice_budget(out, "merge: of each warp", 8 * MERGE_THREADS / 32);
 }
 
 static void lower_with(const family *f, const attn_problem *p, const attn_caps *c,
@@ -233,7 +242,7 @@ static void lower_with(const family *f, const attn_problem *p, const attn_caps *
     attn_choice_budget(out, "rows of k and v on their way, then sums",
                        (int64_t)THREADS * f->ring_bytes);
     attn_choice_budget(out, "the group's work", f->work_bytes);
-    lower_merge(p, piece, out);
+    lower_merge(p, c, piece, queries, out);
     for (int n = 0; n < out->n_steps; n++)
         out->step[n].round_queries = queries < p->lq ? queries : 0;
 }
