@@ -4,27 +4,29 @@
 # for one takes a single core; and once over all devices, for device against device. What
 # validate.sh does in turn, for machines with many cores.
 #
-# usage: tools/gpu/parallel.sh TOOLS OUT SECONDS ARGUMENT...    every argument for attn-validate
+# usage: [ONLY=REGEX] tools/gpu/parallel.sh TOOLS OUT SECONDS ARGUMENT...    for attn-validate
 #
-# The reports are put into OUT/reports.tar; record.py --write takes them.
+# ONLY: devices whose selectors match. The reports are put into OUT/reports.tar, those of ONLY
+# into OUT/reports-PID.tar; record.py --write takes them.
 set -u
 tools=$1 out=$2 limit=$3
 shift 3
 reports=$(mktemp -d)
 problem=softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d64
 
-for device in $("$tools/attn-info" | sed -n 's/^\(opencl:[0-9]*\|cuda:[0-9]*\|host\)$/\1/p'); do
+for device in $("$tools/attn-info" | sed -n 's/^\(opencl:[0-9]*\|cuda:[0-9]*\|host\)$/\1/p' |
+                grep -E "${ONLY:-.}"); do
     for variant in $("$tools/attn-info" --explain $problem --device "$device" --json |
                      python3 -c 'import json, sys; [print(v["name"]) for v in json.load(sys.stdin)["variants"]]'); do
         timeout "$limit" "$tools/attn-validate" --device "$device" --variant "$variant" --json \
             --stress 10 "$@" > "$reports/validate-${device/:/-}-$variant.json" 2> /dev/null &
     done
 done
-timeout "$limit" "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
+[ -n "${ONLY:-}" ] || timeout "$limit" "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
     --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu --variant softmax_fwd_tile_cpu \
     --variant softmax_fwd_split > "$reports/validate-across-devices.json" 2> /dev/null &
 wait
-tar -C "$reports" -cf "$out/reports.tar" .
+tar -C "$reports" -cf "$out/reports${ONLY:+-$$}.tar" .
 python3 - "$reports"/validate-*.json <<'P'
 import json, sys
 for path in sys.argv[1:]:
