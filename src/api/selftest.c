@@ -26,8 +26,9 @@ static void shrink(attn_problem *tiny, const attn_problem *p, const attn_choice 
     tiny->hkv = many * HEADS_KV;
     tiny->lq = attn_min(attn_max(step->tile_q, 8) + 1, 17);
     tiny->lk = attn_min(step->tile_k + 3, 131);
-    if (step->piece && p->lk > step->piece)
-        tiny->lk = step->piece + attn_min(step->tile_k, 3); /* two pieces */
+    if (step->piece) /* two, but no more than were planned: a merge has room for those */
+        tiny->lk = p->lk > step->piece ? step->piece + attn_min(step->tile_k, 3)
+                                       : attn_min(tiny->lk, step->piece);
     tiny->offset = p->features & ATTN_FEAT_OFFSET ? OFFSET : 0;
     tiny->window_left = attn_min(p->window_left, WINDOW);
     tiny->window_right = attn_min(p->window_right, WINDOW);
