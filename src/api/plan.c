@@ -45,6 +45,24 @@ static void learn(attn_verdict *verdict, const attn_step *step, int64_t limit)
         snprintf(verdict->denial, sizeof verdict->denial, "%.119s", attn_last_error());
 }
 
+/* Whether a self-test that did not end is the answer of a vendor's library, which has
+ * limits of its own and gives it again: not if memory is short, the device broken, or the
+ * call out of place (in a capture). Keeps the error. */
+static bool is_librarys_answer(const attn_ctx *ctx, const attn_variant *variant,
+                               attn_status st)
+{
+    attn_error_text why;
+    bool works;
+
+    if (!(variant->traits & ATTN_TRAIT_VENDOR) || st == ATTN_ERR_INVALID ||
+        st == ATTN_ERR_NO_MEMORY)
+        return false;
+    attn_error_save(&why);
+    works = ctx->backend->wait(ctx->device) == ATTN_OK;
+    attn_error_restore(&why);
+    return works;
+}
+
 /* Makes the kernels of a choice ready. *again: the device taught the planner
  * something that rules the choice out. Context lock held. */
 static attn_status prepare(attn_ctx *ctx, attn_plan *plan, bool *again)
@@ -72,8 +90,7 @@ static attn_status prepare(attn_ctx *ctx, attn_plan *plan, bool *again)
         return ATTN_OK;
     st = attn_selftest(ctx, &plan->problem, c, plan->kernel, verdict->denial,
                        sizeof verdict->denial);
-    if (st != ATTN_OK &&
-        c->variant->traits & ATTN_TRAIT_VENDOR) /* a library's own limits */
+    if (st != ATTN_OK && is_librarys_answer(ctx, c->variant, st))
         snprintf(verdict->denial, sizeof verdict->denial, "%.119s", attn_last_error());
     else if (st != ATTN_OK)
         return attn_fail_in(st, "self-test of %s", c->variant->name);
