@@ -97,7 +97,9 @@ attn_status attn_cu_info(const attn_cu *cu, CUdevice id, int index, attn_device_
 /* kernel.c */
 attn_status attn_cu_kernel(attn_device *dev, const attn_step *step, const attn_kernel **out,
                            int64_t *max_group);
-void attn_cu_kernels_drop(attn_device *dev);
+
+/* Unloads all modules if the device's context is current; else they have gone with it. */
+void attn_cu_kernels_drop(attn_device *dev, bool current);
 
 /* launch.c */
 attn_status attn_cu_launch(attn_device *dev, int n, const attn_kernel *const kernels[],

@@ -158,7 +158,7 @@ attn_status attn_cu_describe(const attn_env *env, int index, attn_device_info *i
 }
 
 /* Accepts NULL and a half-built device. A context that is broken fails every call here;
- * what it held is freed with it. */
+ * what it held is freed with it. Of one that is gone the handles mean nothing any more. */
 static void close_device(attn_device **dev)
 {
     attn_device *d = dev ? *dev : NULL;
@@ -173,11 +173,11 @@ static void close_device(attn_device **dev)
             d->cu->cuStreamDestroy(d->stream);
         }
         attn_cublas_close(d, true);
-        attn_cu_kernels_drop(d);
+        attn_cu_kernels_drop(d, true);
         attn_cu_leave(d);
     } else {
         attn_cublas_close(d, false);
-        attn_cu_kernels_drop(d);
+        attn_cu_kernels_drop(d, false);
     }
     if (d->context && !d->borrowed)
         d->cu->cuDevicePrimaryCtxRelease(d->id);

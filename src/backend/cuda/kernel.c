@@ -188,8 +188,7 @@ attn_status attn_cu_kernel(attn_device *dev, const attn_step *step, const attn_k
     return ATTN_OK;
 }
 
-/* The context is current, or broken. */
-void attn_cu_kernels_drop(attn_device *dev)
+void attn_cu_kernels_drop(attn_device *dev, bool current)
 {
     while (dev->kernels) {
         attn_kernel *k = dev->kernels;
@@ -199,7 +198,8 @@ void attn_cu_kernels_drop(attn_device *dev)
     while (dev->modules) {
         attn_cu_module *m = dev->modules;
         dev->modules = m->next;
-        dev->cu->cuModuleUnload(m->module);
+        if (current)
+            dev->cu->cuModuleUnload(m->module);
         free(m);
     }
 }
