@@ -224,21 +224,21 @@ static attn_status list_operands(const attn_problem *p, attn_args *a, const attn
     *n = 0;
     for (int k = 0; k < ATTN_ARGS; k++) {
         const attn_arg *arg = &attn_arg_list[k];
+        const attn_tensor *t = attn_arg_tensor(a, k);
         const bool belongs = !arg->feature || (p->features & arg->feature);
+        const bool is_there = t->type != ATTN_TYPE_NONE;
         attn_operand *o = &list[*n];
 
-        *o = (attn_operand){ .name = arg->name,
-                             .t = attn_arg_tensor(a, k),
-                             .layout = arg->layout,
-                             .output = arg->output };
-        RULE(belongs || o->t->type == ATTN_TYPE_NONE,
-             "%s is given, but the plan was made without %s", arg->name,
-             attn_use_name(arg->feature));
-        RULE(!belongs || arg->optional || o->t->type != ATTN_TYPE_NONE, "%s is missing%s%s",
-             arg->name, arg->feature ? ", but the plan was made with " : "",
+        RULE(belongs || !is_there, "%s is given, but the plan was made without %s",
+             arg->name, attn_use_name(arg->feature));
+        RULE(!belongs || arg->optional || is_there, "%s is missing%s%s", arg->name,
+             arg->feature ? ", but the plan was made with " : "",
              arg->feature ? attn_use_name(arg->feature) : "");
-        if (o->t->type == ATTN_TYPE_NONE)
+        if (!is_there)
             continue;
+        *o = (attn_operand){
+            .name = arg->name, .t = t, .layout = arg->layout, .output = arg->output
+        };
         attn_arg_want(p, a, e, k, &o->type, o->size, &o->broadcast);
         (*n)++;
     }
