@@ -25,7 +25,9 @@ typedef unsigned long long CUdeviceptr;
  * CUcontext as `stream`; CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are streams too, and
  * stand for what the runtime calls stream 0. Work is ordered by the stream alone;
  * nothing waits and nothing is allocated, so attn_execute() can be captured into a
- * graph, and a replay reads lengths, boundaries and tables as they are then. The calling
+ * graph, and a replay reads lengths, boundaries and tables as they are then. Planning, the
+ * first attn_merge() of a type and attn_memory_alloc() do allocate: a capture in the global
+ * mode, in any thread, forbids that (INVALID, and the capture is lost). The calling
  * thread's current CUcontext is not used, and is the same afterwards.
  *
  * ATTN_ERR_INVALID    context is NULL, or the driver knows no such context

@@ -134,7 +134,8 @@ ATTN_API attn_status attn_execute(const attn_plan *plan, const attn_args *args,
 
 /* As attn_execute(), but waits for the work and reports the time that the
  * device spent on it, by the device's own clock, in nanoseconds. On "opencl"
- * the queue must have been made with profiling on; the context's own has. */
+ * the queue must have been made with profiling on; the context's own has. On "cuda" a
+ * stream that is being captured is INVALID, and its capture goes on. */
 ATTN_API attn_status attn_execute_timed(const attn_plan *plan, const attn_args *args,
                                         void *stream, uint64_t *ns);
 

@@ -4,6 +4,7 @@
  * EMULATED_CUBLAS is the status that every product returns. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,10 @@ struct cublasContext {
     size_t room_bytes;
     pthread_t owner; /* who set the stream last */
 };
+
+/* graph.cpp */
+CUresult emulated_enqueue(CUstream stream, void (*run)(const void *), const void *with,
+                          size_t bytes);
 
 /* The calls are the context's in which the handle was made. */
 static CUcontext current(void)
@@ -87,19 +92,40 @@ cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void *workspace, size_t
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* C = alpha op(A) B + beta C, column after column, f32 sums; without beta C is not read. */
-static void multiply(int transposed, int m, int n, int k, float alpha, const float *a,
-                     int64_t a_ld, const float *b, int64_t b_ld, float beta, float *c,
-                     int64_t c_ld)
+/* C = alpha op(A) B + beta C for each pair, column after column, f32 sums; without beta C
+ * is not read. */
+typedef struct product {
+    bool transposed;
+    int m, n, k, pairs;
+    float alpha, beta;
+    const float *a, *b;
+    float *c;
+    int64_t a_ld, b_ld, c_ld, a_stride, b_stride, c_stride;
+    void *room;
+    size_t room_bytes;
+} product;
+
+static void multiply(const product *p, const float *a, const float *b, float *c)
 {
-    for (int j = 0; j < n; j++)
-        for (int i = 0; i < m; i++) {
+    for (int j = 0; j < p->n; j++)
+        for (int i = 0; i < p->m; i++) {
+            float *const at = &c[i + j * p->c_ld];
             float sum = 0.0f;
 
-            for (int x = 0; x < k; x++)
-                sum += a[transposed ? x + i * a_ld : i + x * a_ld] * b[x + j * b_ld];
-            c[i + j * c_ld] = alpha * sum + (beta != 0.0f ? beta * c[i + j * c_ld] : 0.0f);
+            for (int x = 0; x < p->k; x++)
+                sum += a[p->transposed ? x + i * p->a_ld : i + x * p->a_ld] *
+                       b[x + j * p->b_ld];
+            *at = p->alpha * sum + (p->beta != 0.0f ? p->beta * *at : 0.0f);
         }
+}
+
+static void multiply_all(const void *with)
+{
+    const product *const p = with;
+
+    memset(p->room, 0x7f, p->room_bytes);
+    for (int i = 0; i < p->pairs; i++)
+        multiply(p, p->a + i * p->a_stride, p->b + i * p->b_stride, p->c + i * p->c_stride);
 }
 
 cublasStatus_t cublasGemmStridedBatchedEx(
@@ -111,7 +137,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(
     cublasGemmAlgo_t algorithm)
 {
     const char *const told = getenv("EMULATED_CUBLAS");
-    const int transposed = a_transpose == CUBLAS_OP_T;
+    const bool transposed = a_transpose == CUBLAS_OP_T;
 
     if (told)
         return (cublasStatus_t)atoi(told);
@@ -123,10 +149,26 @@ cublasStatus_t cublasGemmStridedBatchedEx(
     if (!handle->room || handle->room_bytes < LEAST_ROOM || !handle->stream ||
         handle->context != current() || !pthread_equal(handle->owner, pthread_self()))
         return CUBLAS_STATUS_INTERNAL_ERROR;
-    memset(handle->room, 0x7f, handle->room_bytes);
-    for (int i = 0; i < batch_count; i++)
-        multiply(transposed, m, n, k, *(const float *)alpha,
-                 (const float *)a + i * a_stride, a_ld, (const float *)b + i * b_stride,
-                 b_ld, *(const float *)beta, (float *)c + i * c_stride, c_ld);
-    return CUBLAS_STATUS_SUCCESS;
+    return emulated_enqueue(handle->stream, multiply_all,
+                            &(product){ .transposed = transposed,
+                                        .m = m,
+                                        .n = n,
+                                        .k = k,
+                                        .pairs = batch_count,
+                                        .alpha = *(const float *)alpha,
+                                        .beta = *(const float *)beta,
+                                        .a = a,
+                                        .b = b,
+                                        .c = c,
+                                        .a_ld = a_ld,
+                                        .b_ld = b_ld,
+                                        .c_ld = c_ld,
+                                        .a_stride = a_stride,
+                                        .b_stride = b_stride,
+                                        .c_stride = c_stride,
+                                        .room = handle->room,
+                                        .room_bytes = handle->room_bytes },
+                            sizeof(product)) == CUDA_SUCCESS
+               ? CUBLAS_STATUS_SUCCESS
+               : CUBLAS_STATUS_EXECUTION_FAILED;
 }

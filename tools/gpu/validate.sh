@@ -56,6 +56,13 @@ if [ "${SANITIZE:-0}" = 1 ]; then
     done
 fi
 
+# What an application asks of the back end in a context of its own.
+for test in "$work"/build/tests/test_cuda_*; do
+    [ -f "$test" ] || continue
+    name=$(basename "$test")
+    timeout 120 "$test" > "$out/$name.txt" 2>&1 || echo "$name: exit $? (77: skipped), see $name.txt"
+done
+
 # Speed first, on a quiet machine; then every variant against the oracle and device
 # against device, two sets of problems side by side.
 tools=$work/build/tools
@@ -63,6 +70,11 @@ for device in $([ "${BENCH:-1}" = 0 ] || "$tools/attn-info" | sed -n 's/^\(openc
     timeout 100 "$tools/attn-bench" --device "$device" > "$out/bench-${device/:/-}.txt" || true
     cut -c1-260 "$out/bench-${device/:/-}.txt"
 done
+if [ "${BENCH:-1}" != 0 ] && [ ${#cuda[@]} = 2 ]; then
+    cc -O2 -Iinclude tools/gpu/launch_cost.c -L"$work/build/src" -Wl,-rpath,"$work/build/src" \
+        -lattn -ldl -lm -o "$work/launch_cost"
+    timeout 100 "$work/launch_cost" | tee "$out/launch-cost.txt"
+fi
 stress=100 # once is enough for what belongs to no set
 for set in ${SETS-small medium}; do
     # shellcheck disable=SC2086 # options are words

@@ -248,6 +248,23 @@ static attn_status enqueue_all(attn_device *dev, CUstream stream, int n,
     return st;
 }
 
+/* A wait would fail, and end the caller's capture; so it is refused before. */
+static attn_status check_can_wait(const attn_device *dev, CUstream stream)
+{
+    const attn_cu *cu = dev->cu;
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    attn_status st = ATTN_OK;
+
+    CU(cu->cuStreamIsCapturing(stream, &capture));
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return attn_fail(ATTN_ERR_INVALID,
+                         "stream = %p is being captured into a graph, but a timed "
+                         "execution waits for it",
+                         (void *)stream);
+fail:
+    return st;
+}
+
 /* The same between two events; waits. The context is current. */
 static attn_status enqueue_timed(attn_device *dev, CUstream stream, int n,
                                  const attn_kernel *const kernels[],
@@ -260,6 +277,8 @@ static attn_status enqueue_timed(attn_device *dev, CUstream stream, int n,
     float ms = 0;
 
     *ns = 0;
+    if ((st = check_can_wait(dev, stream)) != ATTN_OK)
+        return st;
     CU(cu->cuEventCreate(&first, CU_EVENT_DEFAULT));
     CU(cu->cuEventCreate(&last, CU_EVENT_DEFAULT));
     CU(cu->cuEventRecord(first, stream));

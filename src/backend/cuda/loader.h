@@ -37,6 +37,7 @@
     X(cuStreamDestroy)            \
     X(cuStreamSynchronize)        \
     X(cuStreamGetCtx)             \
+    X(cuStreamIsCapturing)        \
     X(cuEventCreate)              \
     X(cuEventDestroy)             \
     X(cuEventRecord)              \
