@@ -161,10 +161,8 @@ static void traits_json(cJSON *variant, uint32_t traits)
         uint32_t bit;
         const char *word;
     } words[] = {
-        { ATTN_TRAIT_BY_NAME, "by-name" },
-        { ATTN_TRAIT_FINITE_V, "finite-v" },
-        { ATTN_TRAIT_ROUNDED, "rounded" },
-        { ATTN_TRAIT_VENDOR, "vendor" },
+        { ATTN_TRAIT_BY_NAME, "by-name" }, { ATTN_TRAIT_FINITE_V, "finite-v" },
+        { ATTN_TRAIT_ROUNDED, "rounded" }, { ATTN_TRAIT_VENDOR, "vendor" },
         { ATTN_TRAIT_BY_SIZE, "by-size" },
     };
     cJSON *list = cJSON_AddArrayToObject(variant, "traits");

@@ -38,8 +38,9 @@ static attn_status check_workspace(const attn_plan *plan, attn_args *args)
     return ATTN_OK;
 }
 
-attn_status attn_execute_on(const attn_plan *plan, const attn_args *from,
-                            const attn_stream *stream)
+/* The device has been entered, if that is a thing to do. */
+static attn_status execute(const attn_plan *plan, const attn_args *from,
+                           const attn_stream *stream)
 {
     attn_args args;
     attn_call call;
@@ -47,8 +48,6 @@ attn_status attn_execute_on(const attn_plan *plan, const attn_args *from,
     attn_status st;
     bool nothing;
 
-    if (!plan)
-        return attn_fail(ATTN_ERR_INVALID, "plan is NULL");
     if ((st = attn_args_read(&args, from)) != ATTN_OK ||
         (st = attn_args_check(plan->ctx, &plan->problem, &args, true, &extent)) !=
             ATTN_OK ||
@@ -60,6 +59,22 @@ attn_status attn_execute_on(const attn_plan *plan, const attn_args *from,
               (args.o.type == ATTN_TYPE_NONE && args.lse.type == ATTN_TYPE_NONE);
     return plan->ctx->backend->launch(plan->ctx->device, nothing ? 0 : plan->choice.n_steps,
                                       plan->kernel, plan->choice.step, &call, stream);
+}
+
+attn_status attn_execute_on(const attn_plan *plan, const attn_args *from,
+                            const attn_stream *stream)
+{
+    const attn_backend *backend = plan ? plan->ctx->backend : NULL;
+    attn_status st;
+
+    if (!plan)
+        return attn_fail(ATTN_ERR_INVALID, "plan is NULL");
+    if (backend->enter && (st = backend->enter(plan->ctx->device)) != ATTN_OK)
+        return st;
+    st = execute(plan, from, stream);
+    if (backend->leave)
+        backend->leave(plan->ctx->device);
+    return st;
 }
 
 /* A context of the caller's objects has a queue only for copies and tests. */

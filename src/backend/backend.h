@@ -72,6 +72,11 @@ typedef struct attn_backend {
      * half-built device; sets *dev to NULL. */
     void (*close)(attn_device **dev);
 
+    /* Several calls of this thread follow: what each of them would make ready for itself
+     * is made ready once, until leave(). NULL: there is nothing of the kind. */
+    attn_status (*enter)(const attn_device *dev);
+    void (*leave)(const attn_device *dev);
+
     /* Context lock held; may compile. *max_group receives the largest group that
      * this kernel can be launched with here: if step->block is larger the kernel
      * must not be launched, and the planner chooses again. 0: with none; then

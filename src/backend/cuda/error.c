@@ -47,17 +47,39 @@ attn_status attn_cu_fail(const attn_cu *cu, CUresult code, const char *call)
     return attn_fail(status, "%s = %d (%s: %s)", call, (int)code, name, text);
 }
 
+/* Whose context this thread is in, and how many times over; of another device meanwhile
+ * nobody keeps count, since that is pushed and popped each time. */
+static _Thread_local struct {
+    const attn_device *dev;
+    int depth;
+} inside;
+
 attn_status attn_cu_enter(const attn_device *dev)
 {
-    const CUresult code = dev->cu->cuCtxPushCurrent(dev->context);
+    CUresult code;
 
-    return code == CUDA_SUCCESS ? ATTN_OK
-                                : attn_cu_fail(dev->cu, code, "cuCtxPushCurrent(context)");
+    if (inside.dev == dev) {
+        inside.depth++;
+        return ATTN_OK;
+    }
+    code = dev->cu->cuCtxPushCurrent(dev->context);
+    if (code != CUDA_SUCCESS)
+        return attn_cu_fail(dev->cu, code, "cuCtxPushCurrent(context)");
+    if (!inside.dev) {
+        inside.dev = dev;
+        inside.depth = 1;
+    }
+    return ATTN_OK;
 }
 
 void attn_cu_leave(const attn_device *dev)
 {
     CUcontext context = NULL;
 
+    if (inside.dev == dev) {
+        if (--inside.depth)
+            return;
+        inside.dev = NULL;
+    }
     dev->cu->cuCtxPopCurrent(&context);
 }
