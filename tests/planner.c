@@ -417,6 +417,9 @@ static void verdicts_count(void **state)
     assert_string_equal(c.variant->name, "softmax_fwd_tile_cpu");
     check_error(attn_choose(&p, &t, named("softmax_fwd_tile_gpu"), &c),
                 ATTN_ERR_UNSUPPORTED, "failed its self-test");
+    check_ok(attn_problem_parse(&p, "softmax_fwd:f32,b1,hq1,hkv1,lq99,lk99,d257"));
+    check_error(attn_choose(&p, &t, named("softmax_fwd_tile_gpu"), &c),
+                ATTN_ERR_UNSUPPORTED, "D or Dv is over 256"); /* it would say so anyway */
 }
 
 /* A driver that cuts long loops off gets no problem that needs them. */

@@ -108,7 +108,9 @@ static void a_kernel_that_answers_wrong_is_never_taken(void **state)
     check_ok(attn_softmax_variants(ctx, &desc, list, 8, &n));
     at = place(ctx, "softmax_fwd_tile");
     assert_false(list[at].applicable);
+    assert_true(list[at].failed);
     assert_non_null(strstr(list[at].reason, "failed its self-test here: o[3] = "));
+    assert_false(list[place(ctx, "softmax_fwd_reference")].failed);
     check_error(attn_plan_softmax_with(ctx, &desc,
                                        &(attn_options){ .size = sizeof(attn_options),
                                                         .variant = "softmax_fwd_tile" },
@@ -144,6 +146,7 @@ static void a_kernel_that_fits_no_group_is_left_out(void **state)
     assert_string_equal(plan->choice.variant->name, "softmax_fwd_reference");
     assert_string_equal(ctx->target.verdict[place(ctx, "softmax_fwd_tile")].denial,
                         "its kernel wants more than there is");
+    assert_false(ctx->target.verdict[place(ctx, "softmax_fwd_tile")].failed);
     attn_plan_destroy(&plan);
     attn_ctx_destroy(&ctx);
 }

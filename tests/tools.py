@@ -17,6 +17,7 @@ sys.dont_write_bytecode = True
 from reference import npy_read, round_to
 from tool_arrays import Arrays
 from tool_bench import Bench
+from tool_broken import Broken
 from tool_case import TOOLS, Case, devices, tools_json
 from tool_features import Features, Packed
 from tool_refusals import Common, Refusals

@@ -15,7 +15,8 @@ typedef enum outcome {
     OUTCOME_PASSED,
     OUTCOME_FAILED,
     OUTCOME_SKIPPED,      /* too much work for this run          */
-    OUTCOME_NO,           /* the variant does not take it        */
+    OUTCOME_NO,           /* the variant does not take it; one that was found to be
+                           * wrong by the library itself has failed */
     OUTCOMES
 } outcome;
 

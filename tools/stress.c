@@ -229,8 +229,8 @@ static void check_variants(const stress *s)
             continue;
         cli_progress("%d runs, and rows alone: %s", s->runs, name);
         if (!list[i].applicable) {
-            stress_note(s, OUTCOME_NO, start, list[i].reason, "%s: many runs, rows alone",
-                        name);
+            stress_note(s, list[i].failed ? OUTCOME_FAILED : OUTCOME_NO, start,
+                        list[i].reason, "%s: many runs, rows alone", name);
             continue;
         }
         wrong = check_runs(s, name, what);

@@ -113,6 +113,20 @@ static attn_status plan(const session *s, const entry *e, const attn_softmax_des
     return attn_plan_softmax_with(ctx_of(s, e), d, &options, out);
 }
 
+/* Whether a variant that has no plan for `d` does not take it, and is not broken. */
+static bool says_no(const session *s, const entry *e, const attn_softmax_desc *d)
+{
+    attn_variant_info list[MAX_VARIANTS];
+    size_t n = 0;
+
+    if (attn_softmax_variants(ctx_of(s, e), d, list, MAX_VARIANTS, &n) != ATTN_OK)
+        return false;
+    for (size_t i = 0; i < n && i < MAX_VARIANTS; i++)
+        if (!strcmp(list[i].name, e->info.name))
+            return !list[i].applicable && !list[i].failed;
+    return false;
+}
+
 /* Plans one variant, or notes why not. */
 static void prepare(session *s, entry *e)
 {
@@ -121,7 +135,7 @@ static void prepare(session *s, entry *e)
     attn_status st;
 
     if (!e->info.applicable) {
-        e->record.outcome = OUTCOME_NO;
+        e->record.outcome = e->info.failed ? OUTCOME_FAILED : OUTCOME_NO;
         snprintf(e->what, sizeof e->what, "%s", e->info.reason);
         return;
     }
@@ -131,7 +145,7 @@ static void prepare(session *s, entry *e)
         return;
     }
     st = plan(s, e, &s->item->desc, &e->plan);
-    if (st == ATTN_ERR_UNSUPPORTED) {
+    if (st == ATTN_ERR_UNSUPPORTED && says_no(s, e, &s->item->desc)) {
         e->record.outcome = OUTCOME_NO;
         snprintf(e->what, sizeof e->what, "%s", attn_last_error());
     } else if (st == ATTN_ERR_NO_MEMORY) {
@@ -304,8 +318,8 @@ static void run_entry(session *s, entry *e)
     choose_views(s, &t);
     if (s->round % 4 == 3) {
         st = plan(s, e, &longer, &longer_plan);
-        if (st == ATTN_ERR_UNSUPPORTED) /* another problem, another answer */
-            return;
+        if (st == ATTN_ERR_UNSUPPORTED && says_no(s, e, &longer))
+            return; /* another problem, another answer */
         if (st != ATTN_OK) {
             fail(e, "a plan for longer sequences", attn_last_error());
             return;

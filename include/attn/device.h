@@ -60,6 +60,9 @@ typedef struct attn_backend_info {
 typedef struct attn_variant_info {
     const char *name;        /* static                                        */
     int32_t applicable;      /* 1: it takes the problem                       */
+    int32_t failed;          /* 1: it would, but was found to be wrong here: its
+                                self-test, at first use, gave a wrong result or an
+                                error of a vendor's library; `reason` tells   */
     char reason[160];        /* why not; if it does, why the planner passes it over
                                 unless it is named, "" if it does not         */
     uint32_t traits;         /* ATTN_TRAIT_ bits                              */
@@ -144,7 +147,8 @@ ATTN_API attn_status attn_memory_download(attn_ctx *ctx, void *to, const void *m
 /* What every variant of the context's back end answers to a problem, in the
  * planner's order: attn_plan_softmax() takes the first that says yes without a
  * reason, or the first that says yes and may be chosen if there is none such.
- * The same code gives both answers. Writes at most `cap` entries, and their
+ * The same code gives both answers. A variant that fails its self-test when it is
+ * planned says no from then on, in that context. Writes at most `cap` entries, and their
  * full number to *n. ATTN_ERR_INVALID if desc breaks a rule. Threads: safe. */
 ATTN_API attn_status attn_softmax_variants(attn_ctx *ctx, const attn_softmax_desc *desc,
                                            attn_variant_info *out, size_t cap, size_t *n);

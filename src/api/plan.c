@@ -94,7 +94,7 @@ static attn_status prepare(attn_ctx *ctx, attn_plan *plan, bool *again)
         snprintf(verdict->denial, sizeof verdict->denial, "%.119s", attn_last_error());
     else if (st != ATTN_OK)
         return attn_fail_in(st, "self-test of %s", c->variant->name);
-    *again = verdict->denial[0] != '\0';
+    *again = verdict->failed = verdict->denial[0] != '\0';
     return *again ? ATTN_OK : set_proven(ctx, plan->kernel, c->n_steps);
 }
 
@@ -183,7 +183,9 @@ attn_status attn_softmax_variants(attn_ctx *ctx, const attn_softmax_desc *desc,
     pthread_mutex_lock(&ctx->lock);
     for (i = 0; ctx->target.variants[i]; i++) {
         const char *reason = attn_refusal(&problem, &ctx->target, (int)i);
+        const attn_verdict *verdict = &ctx->target.verdict[i];
         const bool applicable = !reason;
+        const bool failed = reason == verdict->denial && verdict->failed;
 
         if (i >= cap)
             continue;
@@ -191,6 +193,7 @@ attn_status attn_softmax_variants(attn_ctx *ctx, const attn_softmax_desc *desc,
             reason = attn_drawback(&problem, &ctx->target, (int)i);
         out[i] = (attn_variant_info){ .name = ctx->target.variants[i]->name,
                                       .applicable = applicable,
+                                      .failed = failed,
                                       .traits = ctx->target.variants[i]->traits };
         snprintf(out[i].reason, sizeof out[i].reason, "%s", reason ? reason : "");
     }

@@ -33,12 +33,13 @@ const char *attn_refusal(const attn_problem *p, const attn_target *target, int i
 {
     const attn_variant *v = target->variants[index];
     const attn_caps caps = caps_for(target, index);
+    const char *const denial = target->verdict[index].denial;
+    const char *reason;
 
-    if (target->verdict[index].denial[0])
-        return target->verdict[index].denial;
     if (p->features & ~v->features)
         return lacks(p->features & ~v->features);
-    return v->applicable(p, &caps);
+    reason = v->applicable(p, &caps);
+    return reason || !denial[0] ? reason : denial;
 }
 
 const char *attn_drawback(const attn_problem *p, const attn_target *target, int index)

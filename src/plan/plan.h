@@ -64,6 +64,7 @@ typedef struct attn_verdict {
     int64_t max_group;           /* work-group limit of its kernels; 0: caps' */
     int64_t fast_bytes;          /* tiles of more did not fit; 0: caps'       */
     char denial[120];            /* not "": it must not run here, and why     */
+    bool failed;                 /* ... since it is wrong, not since it is too large */
 } attn_verdict;
 
 /* A device as the planner sees it. */
@@ -78,8 +79,9 @@ typedef struct attn_target {
  * no such back end. */
 const attn_variant *const *attn_variants_for(const char *backend, const attn_caps *caps);
 
-/* NULL if variant `index` takes the problem, otherwise why not. The one answer
- * behind "supported?", the workspace and the launch. */
+/* NULL if variant `index` takes the problem, otherwise why not; its verdict's denial only
+ * if nothing else speaks against it. The one answer behind "supported?", the workspace and
+ * the launch. */
 const char *attn_refusal(const attn_problem *p, const attn_target *target, int index);
 
 /* Why the planner passes variant `index` over although it takes the problem; NULL: it

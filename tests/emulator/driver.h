@@ -18,6 +18,7 @@ struct CUfunc_st {
     runner *run;
     size_t bytes; // of its parameters
     CUcontext context;
+    bool broken;  // loses its last group
 };
 
 struct launch {
