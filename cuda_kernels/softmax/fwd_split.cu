@@ -23,7 +23,9 @@
 // Numerics  f32 throughout, 16-bit types are storage. The bits of a row depend on its keys
 //           and on the tunables, not on the other rows of its group, nor on B or H: keys
 //           belong to workers by their place in the piece. TYPE_F32: KEYS products are
-//           summed in fresh registers and added with compensation (Kahan 1965)
+//           summed in fresh registers and added with compensation (Kahan 1965); what the
+//           sums have too much is taken off at the end, so that keys that only other rows
+//           see change no bit
 // Features  all, through common/; the instances _ranges know no pages, softcap or terms.
 //           A weight of 0 multiplies no V where masks or biases hide keys. Sinks are the
 //           merge's
@@ -354,7 +356,7 @@ DEVICE void merge_workers(shared<T> &mem, rows_state<T> &my)
             m = state_max(__shfl_xor_sync(0xffffffffu, m, mask), m);
 
         const float factor = state_weight(my.m[r], state_reference(m));
-        float l = rescaled(my.l[r], factor);
+        float l = rescaled(my.l[r] - my.l_rest[r], factor);
 
         #pragma unroll
         for (int mask = T::LANES; mask < 32; mask *= 2)
@@ -365,8 +367,11 @@ DEVICE void merge_workers(shared<T> &mem, rows_state<T> &my)
         }
         #pragma unroll
         for (int e = 0; e < T::E; e++) {
-            float o = rescaled(my.o[r][e], factor);
+            float o = my.o[r][e];
 
+            if (TYPE == TYPE_F32)
+                o -= my.rest[r][e];
+            o = rescaled(o, factor);
             #pragma unroll
             for (int mask = T::LANES; mask < 32; mask *= 2)
                 o += __shfl_xor_sync(0xffffffffu, o, mask);
