@@ -21,7 +21,9 @@
 // Barriers  one a chunk; three more a step of keys where masks or biases hide keys
 // Layout    any strides, in elements; CONTIG_ and WIDE_ bits promise more (params.h)
 // Numerics  f32 throughout, 16-bit types are storage; a row without visible keys: O = 0,
-//           LSE = -inf. A row's bits depend on its own tile only, not on B or H.
+//           LSE = -inf. Steps of keys lie on a grid, and what compensated sums have too
+//           much is taken off at the end, so that a step of nothing before or behind
+//           changes no bit: a row's bits do not depend on other rows, nor on B or H.
 //           TYPE_F32: a tile's products with V are summed in fresh registers, at most BN of
 //           them, and added to O with compensation (Kahan 1965); row sums likewise. In the
 //           instance _ranges, for 8192 keys at most, O is summed plainly over the tiles
@@ -88,7 +90,7 @@ DEVICE void stage_q(const attn_kparams &p, shared<T> &mem)
     const attn_rows rows = ADDRESS_QUERIES(p, q, mem.seq, mem.b, mem.h);
 
     stage<T::BM, DIM, T::QP, T::THREADS, CAN & ~FEAT_PAGES>(
-        p, mem.q, p.q, rows, mem.i0, mem.queries, 0, p.d, has<CAN>(p, WIDE_Q),
+        p, mem.q, p.q, rows, mem.i0, 0, mem.queries, 0, p.d, has<CAN>(p, WIDE_Q),
         has<CAN>(p, CONTIG_Q));
 }
 
@@ -96,7 +98,7 @@ template <typename T, int CAN>
 DEVICE void stage_k(const attn_kparams &p, shared<T> &mem, int slot, int j, int d)
 {
     stage<T::BN, T::DC, T::KP, T::THREADS, CAN>(p, mem.slot[slot], p.k, mem.k_rows, j,
-                                                mem.any.end - j, d, p.d,
+                                                mem.any.first - j, mem.any.end - j, d, p.d,
                                                 has<CAN>(p, WIDE_K), has<CAN>(p, CONTIG_K));
 }
 
@@ -104,20 +106,21 @@ template <typename T, int CAN>
 DEVICE void stage_v(const attn_kparams &p, shared<T> &mem, int slot, int j)
 {
     stage<T::JC, DIM, T::VP, T::THREADS, CAN>(p, mem.slot[slot], p.v, mem.v_rows, j,
-                                              mem.any.end - j, 0, p.dv, has<CAN>(p, WIDE_V),
-                                              has<CAN>(p, CONTIG_V));
+                                              mem.any.first - j, mem.any.end - j, 0, p.dv,
+                                              has<CAN>(p, WIDE_V), has<CAN>(p, CONTIG_V));
 }
 
 template <typename T, int CAN>
 DEVICE void write_rows(const attn_kparams &p, const place<T> &my, const shared<T> &mem,
-                       float4 (&o)[T::RM][T::RV])
+                       const float4 (&o)[T::RM][T::RV],
+                       const rests (&extra)[T::RM][2 * T::RV])
 {
     const attn_rows rows = ADDRESS_QUERIES(p, o, mem.seq, mem.b, mem.h);
 
     #pragma unroll
     for (int r = 0; r < T::RM; r++) {
         const int i = my.ty + r * T::TY;
-        const attn_row row = { mem.m[i], mem.l[i] };
+        const attn_row row = { mem.m[i], mem.l[i] - mem.l_extra[i] };
         const float factor = state_finish(row);
 
         if (i >= mem.queries)
@@ -132,8 +135,11 @@ DEVICE void write_rows(const attn_kparams &p, const place<T> &my, const shared<T
         #pragma unroll
         for (int g = 0; g < T::RV; g++) {
             const int c = 4 * (my.tx + g * T::TX);
-            const float x[4] = { o[r][g].x * factor, o[r][g].y * factor, o[r][g].z * factor,
-                                 o[r][g].w * factor };
+            const rests low = extra[r][2 * g], high = extra[r][2 * g + 1];
+            const float x[4] = { (o[r][g].x - first_rest(low)) * factor,
+                                 (o[r][g].y - second_rest(low)) * factor,
+                                 (o[r][g].z - first_rest(high)) * factor,
+                                 (o[r][g].w - second_rest(high)) * factor };
 
             if (has<CAN>(p, WIDE_O)) {
                 if (c < p.dv)
@@ -163,6 +169,9 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
     __syncthreads();
     if (mem.queries == 0)
         return;
+
+    const int begin = mem.any.first / T::BN * T::BN;
+
     for (int i = threadIdx.x; i < T::BM; i += T::THREADS) {
         const attn_row row = state_sink<CAN>(p, mem.h);
 
@@ -172,14 +181,14 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
     }
     if (mem.any.first < mem.any.end) {
         stage_q<T, CAN>(p, mem);
-        stage_k<T, CAN>(p, mem, 0, mem.any.first, 0);
+        stage_k<T, CAN>(p, mem, 0, begin, 0);
     }
     __syncthreads();
 
     // thread (tx, ty) owns queries i0 + ty + r * TY, keys j0 + tx + c * TX, and elements
     // 4 * (tx + g * TX) .. + 3 of the value rows
     #pragma unroll 1
-    for (int j0 = mem.any.first; j0 < mem.any.end; j0 += T::BN) {
+    for (int j0 = begin; j0 < mem.any.end; j0 += T::BN) {
         float s[T::RM][T::RN] = {};
 
         #pragma unroll 1
@@ -219,7 +228,7 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
         if (TYPE == TYPE_F32)
             add_tile<T, LONG>(o, extra, part);
     }
-    write_rows<T, CAN>(p, my, mem, o);
+    write_rows<T, CAN>(p, my, mem, o, extra);
 }
 
 #define JOIN(a, b) a##b

@@ -78,11 +78,11 @@ template <typename T> DEVICE float row_sum(float x)
 }
 
 // Brings rows j .. j + HEIGHT - 1, columns d .. d + WIDTH - 1 of a view into shared memory,
-// by all threads. Rows from n, at least 1, and columns from `depth` on become 0 without
-// being read; their addresses are found all the same, which spares a branch.
+// by all threads. Rows below lo and from n > lo on, and columns from `depth` on, become 0
+// without being read: the address of the nearest row that is read spares a branch.
 template <int HEIGHT, int WIDTH, int PITCH, int THREADS, int CAN>
 DEVICE void stage(const attn_kparams &p, float *to, const void *x, attn_rows rows, int j,
-                  int n, int d, int depth, bool wide, bool contig)
+                  int lo, int n, int d, int depth, bool wide, bool contig)
 {
     [[maybe_unused]] constexpr int TOGETHER = (CAN & FEAT_PAGES) != 0 ? 2 : 4;
     const int me = device_thread();
@@ -91,8 +91,8 @@ DEVICE void stage(const attn_kparams &p, float *to, const void *x, attn_rows row
         #pragma unroll TOGETHER
         for (int e = me; e < HEIGHT * (WIDTH / 4); e += THREADS) {
             const int r = e / (WIDTH / 4), c = e % (WIDTH / 4) * 4;
-            const bool inside = r < n && d + c < depth;
-            const int64_t i = address_row<CAN>(p, rows, j + min(r, n - 1)) + d + c;
+            const bool inside = r >= lo && r < n && d + c < depth;
+            const int64_t i = address_row<CAN>(p, rows, j + clamp(r, lo, n - 1)) + d + c;
 
             if (TYPE == TYPE_F32)
                 device_copy<16>(to + r * PITCH + c, (const float *)x + i, inside);
@@ -105,8 +105,8 @@ DEVICE void stage(const attn_kparams &p, float *to, const void *x, attn_rows row
     #pragma unroll 1
     for (int e = me; e < HEIGHT * WIDTH; e += THREADS) {
         const int r = e / WIDTH, c = e % WIDTH;
-        const bool inside = r < n && d + c < depth;
-        const int64_t row = address_row<CAN>(p, rows, j + min(r, n - 1));
+        const bool inside = r >= lo && r < n && d + c < depth;
+        const int64_t row = address_row<CAN>(p, rows, j + clamp(r, lo, n - 1));
         const int64_t i = row + (contig ? d + c : (d + c) * rows.stride_d);
 
         if (TYPE == TYPE_F32)

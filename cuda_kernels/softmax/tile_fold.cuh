@@ -81,11 +81,11 @@ struct rests {
 DEVICE float first_rest(rests x) { return __uint_as_float(x.pair << 16); }
 DEVICE float second_rest(rests x) { return __uint_as_float(x.pair & 0xffff0000u); }
 
-// Of finite numbers; to nearest.
+// Towards 0: a rest that is taken off its sum then changes no bit of it that the exact one
+// would not.
 DEVICE rests pack_rests(float a, float b)
 {
-    return { __byte_perm(__float_as_uint(a) + 0x8000u, __float_as_uint(b) + 0x8000u,
-                         0x7632) };
+    return { __byte_perm(__float_as_uint(a), __float_as_uint(b), 0x7632) };
 }
 
 // o += part; LONG: compensated. Where the sum is no finite number there is no rest.
