@@ -259,11 +259,12 @@ static void alibi_over_tiles(const subject *who)
     }
 }
 
-#define SOME_ROWS "softmax_fwd:f32,b1,hq1,hkv1,lq130,lk600,d64,window=70:5,offsets,lse"
+#define SOME_ROWS(type) \
+    "softmax_fwd:" type ",b1,hq1,hkv1,lq130,lk600,d64,window=70:5,offsets,lse"
 
 /* Some rows alone, through the same descriptor: the same bits as among all, though keys
  * then begin and end elsewhere. */
-static void rows_alone(const subject *who)
+static void check_rows_alone(const subject *who, const char *problem)
 {
     enum { LQ = 130, D = 64, AT = 470 };
     static const int runs[][2] = { { 0, 1 },   { 0, 13 },   { 40, 1 },
@@ -272,7 +273,7 @@ static void rows_alone(const subject *who)
     trial t;
 
     assert_non_null(all);
-    trial_make(&t, who, SOME_ROWS);
+    trial_make(&t, who, problem);
     t.offsets[0] = AT;
     trial_run(&t);
     memcpy(all, t.o, LQ * D * sizeof *all);
@@ -295,7 +296,19 @@ static void rows_alone(const subject *who)
     free(all);
 }
 
-EACH(rows_alone, SOME_ROWS)
+static void rows_alone(const subject *who)
+{
+    check_rows_alone(who, SOME_ROWS("f32"));
+}
+
+/* On matrix units, too. */
+static void rows_alone_16(const subject *who)
+{
+    check_rows_alone(who, SOME_ROWS("f16"));
+}
+
+EACH(rows_alone, SOME_ROWS("f32"))
+EACH(rows_alone_16, SOME_ROWS("f16"))
 EACH(alignments, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk5,d4,causal,lse")
 EACH(bottom_right_with_lengths,
      "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d4,causal,align=br,lens,lse")
@@ -320,6 +333,7 @@ int main(void)
         cmocka_unit_test(test_alibi),
         cmocka_unit_test(test_alibi_over_tiles),
         cmocka_unit_test(test_rows_alone),
+        cmocka_unit_test(test_rows_alone_16),
     };
 
     return FAULTS_RUN(tests);

@@ -281,8 +281,10 @@ static void splits(const subject *who)
         "softmax_fwd:f32,b1,hq8,hkv2,lq1,lk1025,d32,sinks,lse",
         "softmax_fwd:f32,b2,hq4,hkv2,lq3,lk700,d16,causal,align=br,window=333:0,sinks,lse",
         "softmax_fwd:f32,b1,hq2,hkv1,lq1,lk5,d8,sinks,lse",
+        "softmax_fwd:f16,b1,hq6,hkv2,lq3,lk1025,d65,causal,align=br,sinks,lse",
+        "softmax_fwd:f16,b1,hq4,hkv1,lq1,lk1025,d64,lse",
     };
-    static const int pieces[] = { 0, 1, 2, 7, 64 };
+    static const int pieces[] = { 0, 1, 2, 7, 4096 };
 
     for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
         for (size_t p = 0; p < sizeof pieces / sizeof pieces[0] && takes(who, problems[i]);
@@ -331,7 +333,7 @@ EACH(cap_then_bias, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk2,d8,softcap=1,bias=f32,l
 EACH(caps, "softmax_fwd:f32,b1,hq2,hkv1,lq20,lk140,d16,causal,align=br,softcap=2,lse")
 EACH(sinks_take_their_share, "softmax_fwd:f32,b1,hq2,hkv1,lq3,lk1100,d8,sinks,lse")
 EACH(sinks_alone, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk4,d8,sinks,lse")
-EACH(splits, "softmax_fwd:f32,b1,hq8,hkv2,lq1,lk1025,d32,lse")
+EACH(splits, "softmax_fwd:f16,b1,hq4,hkv1,lq1,lk1025,d64,lse")
 EACH(lengths_around_1024, "softmax_fwd:f32,b1,hq8,hkv2,lq1,lk1025,d32,lse")
 
 int main(void)
