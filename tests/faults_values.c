@@ -323,6 +323,63 @@ static void lengths_around_1024(const subject *who)
     }
 }
 
+/* A NaN in a row that a query sees is in its result, wherever the key lies: alone in what
+ * one worker, warp, tile or piece has, which then knows of no score. */
+static void nan_is_seen(const subject *who, const char *problem, int64_t d, bool query)
+{
+    static const int64_t keys[] = { 0, 1, 63, 64, 127, 299 };
+    attn_softmax_desc desc;
+
+    check_ok(attn_softmax_parse(problem, &desc));
+    for (size_t i = 0; i < (query ? 1 : sizeof keys / sizeof keys[0]); i++) {
+        trial t;
+
+        if (keys[i] >= desc.len_kv)
+            break;
+        trial_make(&t, who, problem);
+        if (query)
+            t.q[d / 2] = NAN;
+        else
+            t.k[keys[i] * d] = NAN;
+        trial_run(&t);
+        for (int64_t e = 0; e < t.no; e++)
+            if (!isnan(t.o[e]))
+                fail_msg("%s: key %lld: o[%lld] = %g, want NaN", t.name,
+                         query ? -1LL : (long long)keys[i], (long long)e, (double)t.o[e]);
+        assert_true(isnan(t.lse[0]));
+        trial_free(&t);
+    }
+}
+
+static void nan_in_sight(const subject *who)
+{
+    static const char *const problems[] = {
+        "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk2,d8,lse",
+        "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk300,d8,lse",
+        "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk300,d8,lse",
+    };
+
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
+        if (!takes(who, problems[i]))
+            continue;
+        nan_is_seen(who, problems[i], 8, false);
+        nan_is_seen(who, problems[i], 8, true);
+    }
+}
+
+/* Key 63 is alone in its tile, whatever the tile. */
+static void nan_at_the_window(const subject *who)
+{
+    trial t;
+
+    trial_make(&t, who,
+               "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk200,d8,window=7:0,offset=70,lse");
+    fill(t.k + 63 * 8, 8, NAN);
+    trial_run(&t);
+    assert_true(isnan(t.o[0]) && isnan(t.lse[0]));
+    trial_free(&t);
+}
+
 EACH(large_f16, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk7,d128,lse")
 EACH(large_f16_sums, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk40000,d8,lse")
 EACH(equal_scores, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk65537,d4,lse")
@@ -333,6 +390,8 @@ EACH(cap_then_bias, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk2,d8,softcap=1,bias=f32,l
 EACH(caps, "softmax_fwd:f32,b1,hq2,hkv1,lq20,lk140,d16,causal,align=br,softcap=2,lse")
 EACH(sinks_take_their_share, "softmax_fwd:f32,b1,hq2,hkv1,lq3,lk1100,d8,sinks,lse")
 EACH(sinks_alone, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk4,d8,sinks,lse")
+EACH(nan_in_sight, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk300,d8,lse")
+EACH(nan_at_the_window, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk200,d8,window=7:0,offset=70,lse")
 EACH(splits, "softmax_fwd:f16,b1,hq4,hkv1,lq1,lk1025,d64,lse")
 EACH(lengths_around_1024, "softmax_fwd:f32,b1,hq8,hkv2,lq1,lk1025,d32,lse")
 
@@ -350,6 +409,8 @@ int main(void)
         cmocka_unit_test(test_what_is_invalid),
         cmocka_unit_test(test_sinks_take_their_share),
         cmocka_unit_test(test_sinks_alone),
+        cmocka_unit_test(test_nan_in_sight),
+        cmocka_unit_test(test_nan_at_the_window),
         cmocka_unit_test(test_splits),
         cmocka_unit_test(test_lengths_around_1024),
     };

@@ -245,8 +245,8 @@ DEVICE void fold_scores(rows_state<T> &my, float (&s)[T::ROWS][T::KEYS])
             sum += s[r][u];
         }
         if (__any_sync(0xffffffffu, factor != 1.0f)) {
-            my.l[r] = rescaled(my.l[r], factor);
-            my.l_rest[r] = rescaled(my.l_rest[r], factor);
+            my.l[r] *= factor;
+            my.l_rest[r] *= factor;
             #pragma unroll
             for (int e = 0; e < T::E; e++) {
                 my.o[r][e] = rescaled(my.o[r][e], factor);
@@ -356,7 +356,7 @@ DEVICE void merge_workers(shared<T> &mem, rows_state<T> &my)
             m = state_max(__shfl_xor_sync(0xffffffffu, m, mask), m);
 
         const float factor = state_weight(my.m[r], state_reference(m));
-        float l = rescaled(my.l[r] - my.l_rest[r], factor);
+        float l = (my.l[r] - my.l_rest[r]) * factor;
 
         #pragma unroll
         for (int mask = T::LANES; mask < 32; mask *= 2)

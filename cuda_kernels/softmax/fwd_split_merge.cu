@@ -99,7 +99,7 @@ DEVICE void merge_row(const parts &t, attn_row &row, float *room)
         const float l = t.ml[2 * i + 1];
 
         add_compensated<TYPE>(sum, rest,
-                              rescaled(l, weight(t.ml[2 * i], l, state_reference(row.m))));
+                              l * weight(t.ml[2 * i], l, state_reference(row.m)));
     }
     row.l = row.l * state_weight(sink, state_reference(row.m)) +
             over_group<false>(sum, room + WARPS);
@@ -151,9 +151,9 @@ template <typename T> DEVICE void merge(const attn_kparams &p)
     state_at early[T::EACH][T::EARLY];
     columns mine[T::EACH] = {};
 
+    device_wait_before();
     if (p.round_query + i >= seq.queries)
         return;
-    device_wait_before();
     #pragma unroll
     for (int e = 0; e < T::EACH * T::EARLY; e++) {
         const int piece = first + e / T::EARLY * T::SPREAD + e % T::EARLY * SLICES;

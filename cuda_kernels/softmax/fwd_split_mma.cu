@@ -221,7 +221,7 @@ DEVICE void fold_scores(rows_state<T> &my, float (&s)[T::TILE / 8][4])
             sum += x;
         }
         if (__any_sync(0xffffffffu, factor != 1.0f)) {
-            my.l[half] = rescaled(my.l[half], factor);
+            my.l[half] *= factor;
             #pragma unroll
             for (int n = 0; n < DIM / 8; n++) {
                 my.o[n][half * 2] = rescaled(my.o[n][half * 2], factor);

@@ -170,7 +170,8 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
     if (mem.queries == 0)
         return;
 
-    const int begin = mem.any.first / T::BN * T::BN;
+    const bool none = mem.any.first >= mem.any.end;
+    const int begin = none ? mem.any.end : mem.any.first / T::BN * T::BN;
 
     for (int i = threadIdx.x; i < T::BM; i += T::THREADS) {
         const attn_row row = state_sink<CAN>(p, mem.h);
@@ -179,7 +180,7 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
         mem.l[i] = row.l;
         mem.l_extra[i] = 0.0f;
     }
-    if (mem.any.first < mem.any.end) {
+    if (!none) {
         stage_q<T, CAN>(p, mem);
         stage_k<T, CAN>(p, mem, 0, begin, 0);
     }

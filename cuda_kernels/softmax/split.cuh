@@ -141,7 +141,7 @@ template <typename T> DEVICE void write_rows(const attn_kparams &p, const split_
         #pragma unroll
         for (int w = 0; w < T::WARPS && !empty; w++) {
             factor[w] = state_weight(my.m[w][r], state_reference(m));
-            l += rescaled(my.l[w][r], factor[w]);
+            l += my.l[w][r] * factor[w];
         }
         if (threadIdx.x == 0) {
             state[0] = m;

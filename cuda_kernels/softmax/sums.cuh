@@ -14,7 +14,9 @@ DEVICE void add_rest(float &sum, float &extra, float x, bool &fine)
     fine = fine && fabsf(rest) < INFINITE;
 }
 
-// Sums held against an older maximum; 0 where none of it is left, even of Inf.
+// Sums of values held against an older maximum; 0 where none of it is left, even of Inf.
+// Not for sums of weights: those are finite or NaN, and a NaN has to stay, since it is all
+// that tells of a NaN score.
 DEVICE float rescaled(float sum, float factor)
 {
     return factor > 0.0f || factor != factor ? sum * factor : 0.0f;

@@ -244,7 +244,7 @@ DEVICE void fold_scores(const attn_kparams &p, const place<T> &my, shared<T> &me
     __syncwarp();
     if (my.tx < T::RM) {
         const int i = my.ty + my.tx * T::TY;
-        float l = rescaled(mem.l[i], my_factor), rest = rescaled(mem.l_extra[i], my_factor);
+        float l = mem.l[i] * my_factor, rest = mem.l_extra[i] * my_factor;
         bool fine = true;
 
         add_rest(l, rest, my_sum, fine);

@@ -22,11 +22,12 @@ extern "C" {
  *     O   = sum_p exp(LSE_p - LSE) O_p                [B, Hq, Lq, Dv]
  *
  * A part with LSE_p = -inf saw no key: its weight is exactly 0, and its O_p may hold
- * anything, NaN and Inf included; so too where exp(LSE_p - LSE) is 0 in f32
- * (a device may take subnormal numbers for 0). All parts
- * so: O = 0 and LSE = -inf. A NaN in an LSE makes its row NaN. Sums are kept in f32 for
- * every type, in the order of the parts, so the same parts give the same bits on the same
- * device; results are rounded to nearest even. A sink counts once, in one of the parts.
+ * anything, NaN and Inf included; so too one whose weight exp(LSE_p - LSE) is 0 in f32
+ * against the parts before it, or becomes 0 by one that follows (a device may take
+ * subnormal numbers for 0). All parts so: O = 0 and LSE = -inf. A NaN in an LSE makes its
+ * row NaN. Sums are kept in f32 for every type, in the order of the parts, so the same
+ * parts give the same bits on the same device; results are rounded to nearest even. A sink
+ * counts once, in one of the parts.
  *
  * Causal or windowed attention merges too: each part is computed with an offset
  * (ATTN_USE_OFFSET) that is less by the number of keys before it.

@@ -99,6 +99,8 @@ static bool workspace_bytes(const attn_ctx *ctx, const attn_merge_args *a, int64
     *bytes = 0;
     if (ctx->backend->on_host || a->n_parts < 2 || !is_there(t))
         return true;
+    if (depth < 0 || depth > INT32_MAX)
+        return false;
     *bytes = 4 * (attn_round_up(depth, MOST_WIDTH) + 4);
     for (int i = 0; i < 3; i++)
         if (t->size[i] < 0 || !attn_mul(*bytes, t->size[i], bytes))

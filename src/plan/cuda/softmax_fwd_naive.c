@@ -18,8 +18,11 @@ static const char *const kernels[3][ATTN_NAIVE_STEPS] = { STEPS("f32"), STEPS("f
 /* The kernels are compiled for groups of one size. */
 static const char *refusal(const attn_problem *p, const attn_caps *c, bool copy)
 {
-    return c->max_group < ATTN_NAIVE_BLOCK ? "the device takes no groups of 64 threads"
-                                           : attn_naive_refusal(p, c, copy);
+    if (c->max_group < ATTN_NAIVE_BLOCK)
+        return "the device takes no groups of 64 threads";
+    if (p->b * p->hq > INT32_MAX)
+        return "more heads of all batches than 2^31 - 1";
+    return attn_naive_refusal(p, c, copy);
 }
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)

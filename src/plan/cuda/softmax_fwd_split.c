@@ -112,8 +112,8 @@ static int64_t pieces_of(const attn_problem *p, int64_t piece)
 static bool work_bytes(const attn_problem *p, int64_t pieces, int64_t queries,
                        int64_t *bytes)
 {
-    return attn_mul(attn_max(p->b * p->hq, 1) * pieces, 4 * (attn_round_up(p->dv, 4) + 2),
-                    bytes) &&
+    return attn_mul(attn_max(p->b * p->hq, 1), pieces, bytes) &&
+           attn_mul(*bytes, 4 * (attn_round_up(p->dv, 4) + 2), bytes) &&
            attn_mul(*bytes, queries, bytes) && *bytes <= INT64_MAX - 16;
 }
 
@@ -148,6 +148,8 @@ static const char *refusal(const family *f, const attn_problem *p, const attn_ca
 
     if (attn_cuda_dim_class(p) == N_DIMS)
         return "D or Dv is over 256";
+    if (!attn_cuda_counts(p))
+        return "the tiles of so many queries or keys end beyond 2^31 - 1";
     if (THREADS * f->ring_bytes + f->work_bytes > c->fast_bytes || THREADS > c->max_group ||
         MERGE_THREADS > c->max_group)
         return "its ring does not fit the shared memory, or a group the limit of threads";

@@ -93,6 +93,8 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
 
     if (attn_cuda_dim_class(p) == N_DIMS)
         return "D or Dv is over 256";
+    if (!attn_cuda_counts(p))
+        return "the tiles of so many queries or keys end beyond 2^31 - 1";
     if (!(t = find_tile(p, c)))
         return "no tile fits the shared memory and the limit of threads";
     if (!attn_mul(attn_ceil_div(p->lq, t->bm), p->b * p->hq, &groups) || groups > INT32_MAX)

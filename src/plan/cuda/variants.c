@@ -17,6 +17,13 @@ int attn_cuda_dim_class(const attn_problem *p)
     return i;
 }
 
+bool attn_cuda_counts(const attn_problem *p)
+{
+    enum { LARGEST_STEP = 1024 }; /* keys of all warps of a group, or queries of a tile */
+
+    return attn_max(p->lq, p->lk) <= INT32_MAX - LARGEST_STEP;
+}
+
 const attn_variant *const *attn_cuda_variants(const attn_caps *caps)
 {
     static const attn_variant *const list[] = {

@@ -12,6 +12,9 @@ extern const int32_t attn_cuda_dim[ATTN_CUDA_DIMS]; /* ascending */
 /* The place in that list; ATTN_CUDA_DIMS: D or Dv is over the largest. */
 int attn_cuda_dim_class(const attn_problem *p);
 
+/* Queries and keys whose tiles end within 31 bits, for kernels that count so. */
+bool attn_cuda_counts(const attn_problem *p);
+
 extern const attn_variant attn_cuda_softmax_fwd_split_mma_variant;
 extern const attn_variant attn_cuda_softmax_fwd_split_variant;
 extern const attn_variant attn_cuda_softmax_fwd_tile_variant;
