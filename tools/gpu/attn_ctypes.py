@@ -164,9 +164,8 @@ def _plain_rows(q, k, v, length, dim):
     return out, sums
 
 
-def self_check(path):
+def self_check(lib):
     """Runs a small problem on host arrays through every struct, and compares layouts."""
-    lib = Library(path)
     desc = lib.parse("softmax_fwd:f16,b2,hq12,hkv3,lq5,lk7,d72,dv80,align=tl,offset=9,"
                      "window=11:13,scale=0.5,softcap=25,bias=bf16,pages=16,lse,"
                      "layout=4:8:16:2")

@@ -324,13 +324,17 @@ def read_options(argv):
 
 def main():
     options = read_options(sys.argv[1:])
+    try:
+        lib = attn.Library(options.lib)
+    except (OSError, AttributeError) as fault:   # no library, or one that lacks a call
+        print(f"torch_sdpa.py: LIBATTN.so = {options.lib!r}: {fault}", file=sys.stderr)
+        return 2
     if options.self_check:
-        print(attn.self_check(options.lib))
+        print(attn.self_check(lib))
         return 0
     if not torch:
         print("torch_sdpa.py: PyTorch is not here, only --self-check runs", file=sys.stderr)
         return 2
-    lib = attn.Library(options.lib)
     torch.backends.cuda.matmul.allow_tf32 = False
     bad, report = False, {"rows": []}
     with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
