@@ -62,8 +62,8 @@ template <int ROWS_, int TILE_, int SLOTS_, int BLOCKS_> struct split {
 };
 
 // 8 KiB of a slot a warp: the bytes on their way are what counts, and next that the code
-// stays small, since every group has to pull it through the instruction cache. Of 256 columns there are no registers
-// for 16 rows.
+// stays small, since every group has to pull it through the instruction cache. Of 256
+// columns there are no registers for 16 rows.
 using few = split<8, 4096 / DIM, 2, DIM == 256 ? 2 : 3>;
 #if DIM < 256
 using many = split<16, 4096 / DIM, 2, 2>;

@@ -92,7 +92,7 @@ for path in sys.argv[1:]:
         for row in report["results"]:
             if row.get("failed") or row.get("outcome") == "failed":
                 print("  ", json.dumps(row)[:400])
-    except ValueError as fault:
+    except (OSError, ValueError) as fault:    # none was written, or not to its end
         print(path, fault)
 P
 # The record: tools/gpu/record.py --write NAME "$out"/validate-*.json, on the same sources.
