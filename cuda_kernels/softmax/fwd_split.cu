@@ -316,5 +316,13 @@ template <typename T, int CAN> DEVICE void fwd_split(const attn_kparams &p)
         fwd_split<T, CAN>(p); \
     }
 
-KERNEL(NAME, _ranges, block, CAN_RANGES, DIM == 256 ? 2 : TYPE == TYPE_F32 ? 4 : 3)
+// Four groups leave 128 registers a thread, one too few for 64 columns where sm_80's
+// instructions are chosen.
+#if __CUDA_ARCH__ >= 900
+constexpr int F32_GROUPS = 4;
+#else
+constexpr int F32_GROUPS = DIM == 64 ? 3 : 4;
+#endif
+
+KERNEL(NAME, _ranges, block, CAN_RANGES, DIM == 256 ? 2 : TYPE == TYPE_F32 ? F32_GROUPS : 3)
 KERNEL(NAME, _all, block, CAN_ALL, DIM == 256 ? 2 : 3)
