@@ -126,6 +126,12 @@ static void lengths_change_between_replays(void **state)
           "softmax_fwd:bf16,b2,hq8,hkv2,lq1,lk700,d64,causal,align=br,lens,lse" },
         { "softmax_fwd_split_mma",
           "softmax_fwd:bf16,b2,hq8,hkv2,lq4,lk700,d64,causal,offsets,lens,pages=16,lse" },
+        { "softmax_fwd_mma",
+          "softmax_fwd:bf16,b2,hq4,hkv2,lq150,lk150,d64,causal,align=br,qlens,lens,lse" },
+        { "softmax_fwd_mma",
+          "softmax_fwd:bf16,b2,hq4,hkv2,lq3,lk150,d64,causal,offsets,lens,pages=16,lse" },
+        { "softmax_fwd_mma",
+          "softmax_fwd:bf16,b2,hq4,hkv2,lq150,lk90,d64,causal,align=br,packed,lse" },
     };
 
     (void)state;

@@ -168,6 +168,96 @@ static void wide_rows(void **state)
     }
 }
 
+/* Which class of head sizes, and which instance, the tensor cores take. */
+static void which_instance_of_the_tensor_cores(void **state)
+{
+    static const struct {
+        int device;
+        const char *problem, *kernel;
+        int tile_q, tile_k;
+    } cases[] = {
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d64", "f16_d64_plain", 128, 64 },
+        { 3, "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d40,dv64,lse", "bf16_d64_plain", 128,
+          64 },
+        { 3, "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d72,causal", "bf16_d96_ranges", 128,
+          64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d64,dv128,window=9:0",
+          "f16_d128_ranges", 128, 64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,lens", "f16_d128_ranges", 128,
+          64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,sinks", "f16_d128_ranges", 128,
+          64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,packed", "f16_d128_ranges", 128,
+          64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,mask", "f16_d128_all", 128, 64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,pages=16", "f16_d128_all", 128,
+          64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,softcap=9", "f16_d128_all", 128,
+          64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d100", "f16_d128_all", 128, 64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,layout=8", "f16_d128_all", 128,
+          64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d192,dv128", "f16_d192_dv128_plain",
+          128, 64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,dv192", "f16_d192_plain", 128,
+          64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d200,causal", "f16_d256_ranges", 128,
+          64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d256,bias=f16", "f16_d256_all", 64,
+          32 },
+        { 1, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d256", "f16_d256_plain", 128, 64 },
+        { 2, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128", "f16_d128_plain", 128, 64 },
+        { 2, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,mask", "f16_d128_all", 128, 64 },
+        { 2, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d256", "f16_d256_all", 64, 32 },
+        { 4, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d256,causal", "f16_d256_all", 64,
+          32 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_choice c =
+            plan_with(cases[i].device, cases[i].problem, "softmax_fwd_mma", 0);
+
+        assert_string_equal(c.step[0].kernel + strlen("softmax_fwd_mma_"), cases[i].kernel);
+        assert_int_equal(c.n_steps, 1);
+        assert_int_equal(c.step[0].tile_q, cases[i].tile_q);
+        assert_int_equal(c.step[0].tile_k, cases[i].tile_k);
+        assert_true(c.step[0].fast_bytes <= made_up[cases[i].device].fast_bytes);
+        assert_true(c.step[0].block <= made_up[cases[i].device].max_group);
+        assert_int_equal(c.workspace_bytes, 0);
+    }
+}
+
+static void what_the_tensor_cores_refuse(void **state)
+{
+    static const struct {
+        int device;
+        const char *problem, *reason;
+    } cases[] = {
+        { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d64", "takes f16 and bf16, not f32" },
+        { 0, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64",
+          "wants compute capability 8.0 or more" },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64,dv257", "D or Dv is over 256" },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq2147483647,lk9,d64",
+          "the tiles of so many queries or keys end beyond 2^31 - 1" },
+        { 3, "softmax_fwd:f16,b100000,hq10000,hkv1,lq1000,lk9,d64",
+          "more groups than a grid can have, 2^31 - 1" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_options options = { .size = sizeof options,
+                                       .variant = "softmax_fwd_mma" };
+        const attn_target t = target_of(cases[i].device);
+        attn_problem p;
+        attn_choice c;
+
+        check_ok(attn_problem_parse(&p, cases[i].problem));
+        check_error(attn_choose(&p, &t, &options, &c), ATTN_ERR_UNSUPPORTED,
+                    cases[i].reason);
+    }
+}
+
 /* B and H change neither the kernel nor the tile: a row gives the same bits alone and in
  * a batch. */
 static void plans_do_not_depend_on_batch_or_heads(void **state)
@@ -466,6 +556,8 @@ int main(void)
         cmocka_unit_test(every_plan_fits),
         cmocka_unit_test(which_instance),
         cmocka_unit_test(wide_rows),
+        cmocka_unit_test(which_instance_of_the_tensor_cores),
+        cmocka_unit_test(what_the_tensor_cores_refuse),
         cmocka_unit_test(plans_do_not_depend_on_batch_or_heads),
         cmocka_unit_test(what_is_split),
         cmocka_unit_test(pieces_as_asked),

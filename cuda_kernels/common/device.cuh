@@ -45,6 +45,12 @@ DEVICE float device_exp2(float x)
     return y;
 }
 
+// a b, rounded: never made one with an addition.
+DEVICE float device_product(float a, float b)
+{
+    return __fmul_rn(a, b);
+}
+
 // Copies BYTES (16 or 4) to shared memory, there after device_arrive(); zeros if not
 // `inside`, then nothing is read. At once where the hardware has no such copies.
 template <int BYTES> DEVICE void device_copy(float *to, const void *from, bool inside)
@@ -126,6 +132,18 @@ DEVICE void device_matrices_turned(uint32_t (&x)[4], const void *row)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                  : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
+}
+
+// Two elements of 16 bits, f16 (TYPE 1) or bf16 (TYPE 2); each rounded to nearest even.
+template <int TYPE> DEVICE uint32_t device_pair(float low, float high)
+{
+    uint32_t u;
+
+    if (TYPE == 1)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(high), "f"(low));
+    return u;
 }
 
 // c += a b, mma.m16n8k16 of f16 (TYPE 1) or bf16 (TYPE 2), sums f32. With r = lane / 4 and

@@ -29,7 +29,8 @@
     X(WIDE_Q)            /* and rows can be moved four elements at a time: so many   */ \
     X(WIDE_K) X(WIDE_V)  /*   bytes divide base and strides, 4 divides the row       */ \
     X(WIDE_O) \
-    X(WHOLE_K) X(WHOLE_V) /* ... sixteen bytes at a time                             */ \
+    X(WHOLE_Q) X(WHOLE_K) /* ... sixteen bytes at a time                             */ \
+    X(WHOLE_V) X(WHOLE_O) \
     X(COPY)              /* softmax_fwd_naive_copy: the second scores are meant      */
 
 enum {

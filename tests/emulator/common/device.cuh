@@ -70,6 +70,11 @@ static inline float __shfl_xor_sync(unsigned, float x, int mask)
     return __uint_as_float(emulated_exchange(__float_as_uint(x), mask));
 }
 
+static inline uint32_t __shfl_xor_sync(unsigned, uint32_t x, int mask)
+{
+    return emulated_exchange(x, mask);
+}
+
 static inline bool __any_sync(unsigned, bool x)
 {
     return emulated_any(x);
@@ -114,6 +119,23 @@ DEVICE float device_exp2(float x)
 {
     const float y = exp2f(x);
     return y < 0x1p-126f ? 0.0f : y;
+}
+
+DEVICE float device_product(float a, float b) { return a * b; }
+
+DEVICE uint16_t emulated_bf16(float f)
+{
+    const uint32_t u = __float_as_uint(f);
+
+    return f != f ? 0x7fff : (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
+}
+
+template <int TYPE> DEVICE uint32_t device_pair(float low, float high)
+{
+    const uint32_t a = TYPE == 1 ? device_f16_of_f32(low) : emulated_bf16(low);
+    const uint32_t b = TYPE == 1 ? device_f16_of_f32(high) : emulated_bf16(high);
+
+    return a | b << 16;
 }
 
 // Words that all lanes of a warp write and then read: [lane][8].

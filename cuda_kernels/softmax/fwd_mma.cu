@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: MIT
+// softmax/fwd_mma.cu: softmax attention forward on tensor cores, for 16-bit types.
+//
+// Computes  O = softmax(scale Q K^T + ...) V and the LSE; formula and rules: attn/softmax.h
+// Method    T. Dao, "FlashAttention-2" (2023): a group has BM queries and walks over the
+//           keys, BN a step; a warp has 16 or 32 of the queries to itself. S = Q K^T by
+//           mma.m16n8k16, weights in place, O += P V, where the registers that hold S hold
+//           P next. K and V go through a ring in shared memory, SLOTS - 1 ahead (cp.async),
+//           and come from there by ldmatrix. A warp whose rows see none of a step's keys
+//           does nothing in it; scores are masked only where a row's range ends
+// Grid      1-D, ceil(Lq / BM) * B * Hq groups, the tile fastest; with a right bound the last
+//           tile first, since that has the most keys
+// Block     32 * WARPS threads, 1-D
+// Shared    dynamic: Q, the ring, in the instances _all the terms of a step; the group's work
+// Barriers  two a step; one more where keys are hidden from all queries of the group
+// Layout    any strides, in elements; the instances _plain and _ranges want WHOLE_ bits for
+//           all four tensors
+// Numerics  products and sums f32; weights f32, rounded to the type before they meet V, their
+//           sum taken before that. Steps lie on a grid that begins at key 0, so that a row's
+//           bits do not depend on other rows, nor on B or H
+// Features  all, through common/; _plain knows no ranges, _ranges no pages, softcap or terms.
+//           Keys that no query of a group sees behind masks are zeroed, so that V may hold
+//           anything there
+// Requires  sm_80; D up to DIM, Dv up to DIMV; columns past them are 0 and not read
+// Tunables  the shapes below; src/plan/cuda/softmax_fwd_mma.c has the same numbers
+// Oracle    src/host/softmax_fwd_reference.c
+//
+// Built for each TYPE (f16, bf16) and DIM, DIMV (64, 96, 128, 192, 256 each with itself, and
+// 192 with 128): NAME is the image's.
+#include "common/params.h"
+
+#ifndef TYPE
+#define TYPE TYPE_F16
+#endif
+#ifndef DIM
+#define DIM 64
+#endif
+#ifndef DIMV
+#define DIMV DIM
+#endif
+#ifndef NAME
+#define NAME attn_softmax_fwd_mma_f16_d64
+#endif
+
+#include "softmax/mma_fold.cuh"
+
+enum {
+    CAN_PLAIN = CAN_LAYOUTS | FEAT_LSE,
+    CAN_SPECIAL = FEAT_SOFTCAP | FEAT_TERMS    // has to look at single scores
+};
+
+// A warp of 32 rows loads K and V from shared memory half as often as two of 16, but has
+// twice the sums in its registers: 32 where O of so many columns leaves room for S.
+#if DIMV == 64
+using large = mma<4, 2, 64, 3, 2, true>;
+#elif DIM <= 128
+using large = mma<4, 2, 64, 3, 2, false>;
+#elif DIM == 192
+using large = mma<8, 1, 64, 2, 1, DIMV == 192>;
+#else
+using large = mma<8, 1, 64, 2, 1, false>;
+#endif
+#if DIM <= 128
+using special = mma<4, 2, 64, 2, 2, DIM == 64>;
+#else
+using special = mma<4, 1, 32, 2, 2, false>;
+#endif
+
+// What this group is to do. By one thread.
+template <typename T, int CAN>
+DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
+{
+    const int tiles = ceil_div(p.len_q, T::BM);
+    const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles;
+    const int h = head % p.heads_q;
+    const int64_t b = head / p.heads_q;
+    const int i0 = (has<CAN>(p, FEAT_RANGE_RIGHT) ? tiles - 1 - tile : tile) * T::BM;
+    const attn_sequence seq = range_sequence<CAN>(p, b);
+    const int queries = clamp(seq.queries - i0, 0, T::BM);
+
+    mem.seq = seq;
+    mem.any = range_any<CAN>(p, seq, i0, queries);
+    for (int w = 0; w < T::WARPS; w++) {
+        const int i = i0 + w * T::ROWS, n = clamp(seq.queries - i, 0, T::ROWS);
+
+        mem.warp_any[w] = range_any<CAN>(p, seq, i, n);
+        mem.warp_all[w] = range_all<CAN>(p, seq, i, n);
+        if (n < T::ROWS)    // rows that do not exist see nothing, and their scores are masked
+            mem.warp_all[w].end = 0;
+    }
+    mem.k_rows = ADDRESS_KEYS(p, k, seq, b, address_head_kv(p, h));
+    mem.v_rows = ADDRESS_KEYS(p, v, seq, b, address_head_kv(p, h));
+    mem.score = score_run<CAN>(p, seq, b, h, i0, queries);
+    mem.b = b;
+    mem.h = h;
+    mem.i0 = i0;
+    mem.queries = queries;
+}
+
+// The terms of the keys j .. j + BN - 1, by all threads, and no key of the step after them
+// has been seen. `odd`: of this step.
+template <typename T, int CAN>
+DEVICE void write_terms(const attn_kparams &p, shared<T, CAN> &mem, int j, bool odd)
+{
+    for (int e = threadIdx.x; e < T::BM * T::BN / 4; e += T::THREADS) {
+        const int x = e / (T::BN / 4), c = e % (T::BN / 4) * 4;
+        float term[4];
+
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            term[i] = x < mem.queries && j + c + i >= mem.any.first && j + c + i < mem.any.end
+                          ? score_term<CAN>(p, mem.score, x, j + c + i)
+                          : 0.0f;
+        *(float4 *)(mem.terms.term + place_of_term<T>(x, c)) =
+            make_float4(term[0], term[1], term[2], term[3]);
+    }
+    for (int i = threadIdx.x; i < T::BN; i += T::THREADS)
+        mem.terms.seen[odd][i] = 0;
+}
+
+// Zeros the values of keys that no query of the group sees, if there are any. Threads agree
+// on that.
+template <typename T, int CAN>
+DEVICE void hide_values(shared<T, CAN> &mem, float4 *v, bool odd)
+{
+    const int *const seen = mem.terms.seen[odd];
+    bool all = true;
+
+    #pragma unroll
+    for (int i = threadIdx.x % 32; i < T::BN; i += 32)
+        all = all && seen[i];
+    if (!__any_sync(0xffffffffu, !all))
+        return;
+    for (int e = threadIdx.x; e < T::BN * CHUNKS_V; e += T::THREADS)
+        if (!seen[e / CHUNKS_V])
+            v[e] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    __syncthreads();
+}
+
+// O and the LSE of the warp's rows. natural: what a maximum is multiplied by to be a score.
+template <typename T, int CAN>
+DEVICE void write_rows(const attn_kparams &p, const shared<T, CAN> &mem, float natural,
+                       rows_state<T> &my)
+{
+    const int lane = threadIdx.x % 32, x0 = threadIdx.x / 32 * T::ROWS + lane / 4;
+    const attn_rows rows = ADDRESS_QUERIES(p, o, mem.seq, mem.b, mem.h);
+    const attn_row sink = state_sink<CAN>(p, mem.h);
+
+    #pragma unroll
+    for (int i = 0; i < 2 * T::MT; i++) {
+        const int mt = i / 2, half = i % 2, x = x0 + mt * 16 + half * 8;
+        const int64_t to = address_row<CAN & ~FEAT_PAGES>(p, rows, mem.i0 + x);
+        attn_row row = { my.m[mt][half] * natural, my.l[mt][half] };
+
+        row.l += __shfl_xor_sync(0xffffffffu, row.l, 1);
+        row.l += __shfl_xor_sync(0xffffffffu, row.l, 2);
+        if (my.m[mt][half] == -INFINITE)
+            row.m = -INFINITE;
+
+        const float factor = state_fold(&row, sink.m);
+
+        row.l += sink.l * state_weight(sink.m, state_reference(row.m));
+
+        const float last = factor * state_finish(row);
+
+        if (has<CAN>(p, FEAT_LSE) && p.want_lse && lane % 4 == 0 && x < mem.queries)
+            p.lse[address_lse<CAN>(p, mem.seq, mem.b, mem.h, mem.i0 + x)] = state_lse(row);
+        #pragma unroll
+        for (int n = 0; n < T::VT; n += 4) {
+            uint32_t w[4];
+
+            #pragma unroll
+            for (int k = 0; k < 4; k++)
+                w[k] = device_pair<TYPE>(my.o[mt][n + k][half * 2] * last,
+                                         my.o[mt][n + k][half * 2 + 1] * last);
+            turn_quad(w);
+
+            const int c = (n + lane % 4) * 8;
+
+            if (x >= mem.queries || !p.want_o)
+                continue;
+            if (has<CAN>(p, WHOLE_O)) {
+                if (c < p.dv)
+                    *(float4 *)((uint16_t *)p.o + to + c) =
+                        make_float4(__uint_as_float(w[0]), __uint_as_float(w[1]),
+                                    __uint_as_float(w[2]), __uint_as_float(w[3]));
+                continue;
+            }
+            #pragma unroll
+            for (int k = 0; k < 8; k++)
+                if (c + k < p.dv)
+                    ((uint16_t *)p.o)[to + (c + k) * rows.stride_d] =
+                        (uint16_t)(w[k / 2] >> k % 2 * 16);
+        }
+    }
+}
+
+template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
+{
+    constexpr int AHEAD = T::SLOTS - 1;
+    static_assert(sizeof(shared<T, CAN>) <= T::BYTES + (CAN & FEAT_TERMS ? T::TERMS : 0),
+                  "the planner's budget");
+    SHARED_MEMORY(memory);
+    shared<T, CAN> &mem = *(shared<T, CAN> *)memory;
+    const int warp = threadIdx.x / 32, x = warp * T::ROWS;
+    rows_state<T> my;
+    uint32_t stays[T::MT][T::KT][4];
+    int to = 0, from = 0;
+
+    if (threadIdx.x == 0)
+        find_work<T, CAN>(p, mem);
+    __syncthreads();
+    if (mem.queries == 0)
+        return;
+
+    #pragma unroll
+    for (int i = 0; i < 2 * T::MT; i++) {
+        my.m[i / 2][i % 2] = -INFINITE;
+        my.l[i / 2][i % 2] = 0.0f;
+    }
+    #pragma unroll
+    for (int i = 0; i < T::MT * T::VT * 4; i++)
+        my.o[i / 4 / T::VT][i / 4 % T::VT][i % 4] = 0.0f;
+
+    const int first = mem.any.first / T::BN * T::BN;
+    const int steps = 2 * max(ceil_div(mem.any.end - first, T::BN), 0);
+    const bool is_special = has<CAN>(p, CAN_SPECIAL), terms = has<CAN>(p, FEAT_TERMS);
+    // a scale that is no plain factor is multiplied first: then hidden scores stay -inf
+    const bool scaled = is_special || !(p.scale > 0.0f && p.scale < 1e30f);
+    const float log2_e = 1.44269504088896340736f;
+    const float unit = scaled ? log2_e : p.scale * log2_e;
+
+    // step n: K of so many keys, or V; a group of copies, though an empty one
+    const auto fetch_step = [&](int n) {
+        const int j = first + n / 2 * T::BN;
+
+        if (n >= steps)
+            ;
+        else if (n % 2 == 0)
+            fetch<T::BN, CHUNKS_K, T::THREADS, CAN>(p, mem.ring[to], p.k, mem.k_rows, j,
+                                                    mem.any, p.d, has<CAN>(p, WHOLE_K));
+        else
+            fetch<T::BN, CHUNKS_V, T::THREADS, CAN>(p, mem.ring[to], p.v, mem.v_rows, j,
+                                                    mem.any, p.dv, has<CAN>(p, WHOLE_V));
+        device_commit();
+        to = to + 1 < T::SLOTS ? to + 1 : 0;
+    };
+    // the slot of step n, which has arrived for all; one more is on its way
+    const auto arrived = [&](int n) {
+        const int slot = from;
+
+        device_copied<AHEAD - 1>();
+        __syncthreads();
+        fetch_step(n + AHEAD);
+        from = from + 1 < T::SLOTS ? from + 1 : 0;
+        return slot;
+    };
+
+    if (steps) {
+        const attn_rows rows = ADDRESS_QUERIES(p, q, mem.seq, mem.b, mem.h);
+        const attn_range there = { mem.i0, mem.i0 + mem.queries };
+
+        fetch<T::BM, CHUNKS_K, T::THREADS, CAN & ~FEAT_PAGES>(
+            p, mem.q, p.q, rows, mem.i0, there, p.d, has<CAN>(p, WHOLE_Q));
+    }
+    for (int n = 0; n < AHEAD; n++)
+        fetch_step(n);
+    if (terms && steps)
+        if constexpr ((CAN & FEAT_TERMS) != 0)
+            write_terms(p, mem, first, false);
+
+    #pragma unroll 1
+    for (int n = 0; n < steps; n += 2) {
+        const int j = first + n / 2 * T::BN;
+        const attn_range any = mem.warp_any[warp], all = mem.warp_all[warp];
+        const bool sees = any.first < j + T::BN && any.end > j;
+        [[maybe_unused]] const bool odd = n / 2 % 2;
+        const int k_slot = arrived(n);
+        weights<T> w;
+
+        if (T::Q_STAYS && n == 0) {
+            #pragma unroll
+            for (int i = 0; i < T::MT * T::KT; i++)
+                load_queries(stays[i / T::KT][i % T::KT],
+                             mem.q + (x + i / T::KT * 16) * CHUNKS_K, i % T::KT);
+        }
+        if (sees) {
+            scores<T> s;
+
+            find_scores<T>(mem.q + x * CHUNKS_K, stays, mem.ring[k_slot], s);
+            if constexpr ((CAN & FEAT_TERMS) != 0)
+                if (is_special)
+                    special_scores<T, CAN>(p, mem.terms.term, x, s);
+            if (scaled && !is_special) {
+                #pragma unroll
+                for (int i = 0; i < T::MT * T::NT * 4; i++)
+                    s[i / 4 / T::NT][i / 4 % T::NT][i % 4] *= p.scale;
+            }
+            if (j < all.first || all.end - j < T::BN)
+                mask_scores<T>(mem.score, x, j, s);
+            if constexpr ((CAN & FEAT_HIDES) != 0)
+                if (has<CAN>(p, FEAT_HIDES))
+                    mark_seen<T>(s, mem.terms.seen[odd]);
+            fold_scores<T>(my, unit, s);
+            pack_weights<T>(s, w);
+        }
+
+        const int v_slot = arrived(n + 1);
+
+        if constexpr ((CAN & FEAT_TERMS) != 0) {
+            if (has<CAN>(p, FEAT_HIDES))
+                hide_values(mem, mem.ring[v_slot], odd);
+            if (terms && n + 2 < steps)
+                write_terms(p, mem, j + T::BN, !odd);
+        }
+        if (sees)
+            add_values<T>(mem.ring[v_slot], w, my);
+    }
+    write_rows<T, CAN>(p, mem, scaled ? 1.0f : p.scale, my);
+}
+
+#define JOIN(a, b) a##b
+#define KERNEL(name, part, T, CAN) \
+    extern "C" __global__ __launch_bounds__(T::THREADS, T::BLOCKS) void JOIN(name, part)( \
+        const __grid_constant__ attn_kparams p) \
+    { \
+        fwd_mma<T, CAN>(p); \
+    }
+
+KERNEL(NAME, _plain, large, CAN_PLAIN)
+KERNEL(NAME, _ranges, large, CAN_RANGES)
+KERNEL(NAME, _all, special, CAN_ALL)
