@@ -50,6 +50,7 @@ int app_open(int argc, char **argv)
     if (argc > 1) {
         setenv("ATTN_CUDA_LIB", folder, 1);
         setenv("ATTN_CUBLAS_LIB", folder, 1);
+        setenv("ATTN_CUDNN_LIB", folder, 1);
     }
     if (!(library = dlopen(path, RTLD_NOW)) || !find_functions(library)) {
         printf("no CUDA driver here: %s\n", dlerror());

@@ -96,23 +96,43 @@ static void a_broken_context(void **state)
     assert_null(borrowed);
 }
 
-/* cuBLAS keeps things of its own in a context. */
-static void a_broken_context_with_cublas(void **state)
+/* cuBLAS and cuDNN keep things of their own in a context. */
+static void a_broken_context_with(const char *variant, const char *text)
 {
     CUcontext context = app_context(0);
     const CUstream stream = app_stream(context, CU_STREAM_DEFAULT);
     attn_ctx *ctx = NULL;
     job j;
 
-    (void)state;
     check_ok(attn_ctx_create_cuda(context, &ctx));
-    job_open(&j, ctx, context, stream, "softmax_fwd_math", problem);
+    job_open(&j, ctx, context, stream, variant, text);
     job_run(&j);
     break_context(context, stream);
     every_call_fails(ctx, &j, ATTN_ERR_DEVICE, "CUDA_ERROR_ILLEGAL_ADDRESS");
     attn_plan_destroy(&j.plan);
     attn_ctx_destroy(&ctx);
     assert_null(ctx);
+}
+
+static void a_broken_context_with_cublas(void **state)
+{
+    (void)state;
+    a_broken_context_with("softmax_fwd_math", problem);
+}
+
+static void a_broken_context_with_cudnn(void **state)
+{
+    attn_device_info info;
+    attn_ctx *ctx = NULL;
+
+    (void)state;
+    check_ok(attn_ctx_create("cuda:0", &ctx));
+    check_ok(attn_ctx_info(ctx, &info));
+    attn_ctx_destroy(&ctx);
+    if (!info.cudnn_version || info.capability < 80)
+        skip();
+    a_broken_context_with("softmax_fwd_cudnn",
+                          "softmax_fwd:bf16,b1,hq2,hkv2,lq9,lk40,d24,causal,lse");
 }
 
 /* The caller destroyed it too early, against the rule in attn/cuda.h: where the driver still
@@ -171,6 +191,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_broken_context),
         cmocka_unit_test(a_broken_context_with_cublas),
+        cmocka_unit_test(a_broken_context_with_cudnn),
         cmocka_unit_test(a_context_that_is_gone),
     };
     int failed = 0;

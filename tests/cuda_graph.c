@@ -273,6 +273,51 @@ static void planning_is_refused(void **state)
     }
 }
 
+/* cuDNN's own plans are made before a capture: with ours, for tensors row after row; else
+ * at a first execution. */
+static void cudnn_plans_before_a_capture(void **state)
+{
+    static const char *const problems[] = {
+        "softmax_fwd:bf16,b1,hq4,hkv2,lq20,lk40,d64,causal,align=br,lse",
+        "softmax_fwd:bf16,b2,hq2,hkv1,lq1,lk40,d64,causal,lse", /* 39 keys are unseen */
+        "softmax_fwd:bf16,b1,hq2,hkv1,lq1,lk40,d64,causal,lse",
+    };
+    attn_device_info info;
+    attn_tensor lse;
+    CUgraphExec exec;
+    job j;
+
+    (void)state;
+    check_ok(attn_ctx_info(ctx, &info));
+    if (!info.cudnn_version || info.capability < 80)
+        skip();
+    for (int i = 2; i >= 0; i--) {
+        job_open(&j, ctx, context, stream, "softmax_fwd_cudnn", problems[i]);
+        begin();
+        check_ok(attn_execute(j.plan, &j.args, stream));
+        exec = end();
+        for (int r = 0; r < 2; r++) {
+            job_send(&j);
+            replay(exec, r == 1);
+            job_check(&j);
+        }
+        if (i)
+            job_close(&j);
+    }
+    lse = j.args.lse;
+    j.args.lse = (attn_tensor){ 0 }; /* which is another graph to cuDNN */
+    begin();
+    check_error(attn_execute(j.plan, &j.args, stream), ATTN_ERR_INVALID,
+                "execute once before");
+    j.args.lse = lse;
+    check_ok(attn_execute(j.plan, &j.args, stream)); /* the capture lives */
+    exec = end();
+    job_send(&j);
+    replay(exec, true);
+    job_check(&j);
+    job_close(&j);
+}
+
 /* It would wait for the stream that is captured. */
 static void the_legacy_stream_is_refused(void **state)
 {
@@ -300,6 +345,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_merge_is_captured_too),
         cmocka_unit_test(timing_is_refused_and_the_capture_lives),
         cmocka_unit_test(planning_is_refused),
+        cmocka_unit_test(cudnn_plans_before_a_capture),
         cmocka_unit_test(the_legacy_stream_is_refused),
     };
     const int absent = app_open(argc, argv);

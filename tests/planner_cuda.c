@@ -32,6 +32,7 @@ static attn_target target_of(int i)
                                 .subgroup = 32,
                                 .vector_width = 1,
                                 .blas = 1,
+                                .cudnn_version = 91900,
                                 .memory_bytes = (int64_t)16 << 30,
                                 .max_alloc_bytes = (int64_t)16 << 30,
                                 .clock_mhz = 1500,
@@ -449,6 +450,91 @@ static void what_is_refused(void **state)
                 "math: the device runs no group of 128 threads");
 }
 
+/* cuDNN: one step, the planned sizes with it, a workspace that no device has to be asked
+ * for; and never chosen. */
+static void cudnn_step(void **state)
+{
+    static const struct {
+        const char *problem;
+        int64_t o_bytes;
+    } cases[] = {
+        { "softmax_fwd:f16,b2,hq8,hkv2,lq70,lk90,d64,dv128,causal", 0 },
+        { "softmax_fwd:bf16,b2,hq8,hkv2,lq70,lk90,d64,dv128,lse", 2 * 8 * 70 * 128 * 2 },
+        { "softmax_fwd:bf16,b2,hq8,hkv2,lq70,lk90,d256,causal,align=br,lse",
+          2 * 8 * 70 * 256 * 2 },
+    };
+
+    (void)state;
+    for (int i = 1; i < N_DEVICES; i++)
+        for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+            const attn_choice c = plan_with(i, cases[k].problem, "softmax_fwd_cudnn", 0);
+            const attn_step *s = &c.step[0];
+
+            assert_int_equal(c.n_steps, 1);
+            assert_string_equal(s->kernel, "cudnn_attention");
+            assert_int_equal(s->block, 1);
+            assert_int_equal(s->b, 2);
+            assert_int_equal(s->hq, 8);
+            assert_int_equal(s->hkv, 2);
+            assert_int_equal(s->lq, 70);
+            assert_int_equal(s->lk, 90);
+            assert_int_equal(s->scratch_bytes, 32 << 20);
+            assert_int_equal(c.workspace_bytes, (32 << 20) + 256 + cases[k].o_bytes);
+            assert_string_not_equal(plan_with(i, cases[k].problem, NULL, 0).variant->name,
+                                    "softmax_fwd_cudnn");
+        }
+}
+
+static void what_cudnn_refuses(void **state)
+{
+    static const struct {
+        const char *problem, *says;
+        int64_t version;
+        int device;
+    } cases[] = {
+#define GOOD "softmax_fwd:f16,b1,hq2,hkv2,lq9,lk9,d64"
+        { GOOD, "cuDNN 9 was not found", 0, 3 },
+        { GOOD, "older than 9.11", 91002, 3 },
+        { GOOD, "begins at compute capability 8.0", 91900, 0 },
+        { "softmax_fwd:f32,b1,hq2,hkv2,lq9,lk9,d64", "takes f16 and bf16", 91900, 3 },
+        { "softmax_fwd:f16,b1,hq2,hkv2,lq9,lk9,d60", "no multiple of 8", 91900, 3 },
+        { "softmax_fwd:f16,b1,hq2,hkv2,lq9,lk9,d64,dv20", "no multiple of 8", 91900, 3 },
+        { "softmax_fwd:f16,b1,hq2,hkv2,lq9,lk9,d264", "over 256", 91900, 3 },
+        { "softmax_fwd:f16,b1,hq2,hkv2,lq9,lk9,d64,dv512", "over 256", 91900, 3 },
+        { "softmax_fwd:f16,b1,hq2,hkv2,lq0,lk9,d64", "not empty", 91900, 3 },
+        { "softmax_fwd:f16,b1,hq2,hkv2,lq9,lk0,d64", "not empty", 91900, 3 },
+        { GOOD ",causal,align=br", NULL, 91900, 3 },
+        { "softmax_fwd:f16,b1,hq2,hkv2,lq9,lk8,d64,causal", NULL, 91900, 3 },
+        { "softmax_fwd:f16,b1,hq2,hkv2,lq9,lk8,d64,causal,align=br", "rows without a key",
+          91900, 3 },
+        { GOOD ",scale=0", "scale is not positive", 91900, 3 },
+        { GOOD ",scale=-1", "scale is not positive", 91900, 3 },
+        { GOOD ",layout=8", "multiples of 16 bytes", 91900, 3 },
+        { GOOD ",window=3:3", "does not take \"window\"", 91900, 3 },
+        { GOOD ",softcap=5", "does not take \"softcap\"", 91900, 3 },
+        { GOOD ",lens", "does not take \"lens\"", 91900, 3 },
+        { "softmax_fwd:f16,b1,hq2,hkv2,lq9,lk2147483000,d64", "can be counted", 91900, 3 },
+        { "softmax_fwd:f16,b100000,hq1000,hkv1,lq1000,lk1,d64,lse", "no room", 91900, 3 },
+#undef GOOD
+    };
+    const attn_options by_name = { .size = sizeof by_name, .variant = "softmax_fwd_cudnn" };
+    attn_problem p;
+    attn_choice c;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        attn_target t = target_of(cases[i].device);
+
+        t.caps.cudnn_version = cases[i].version;
+        check_ok(attn_problem_parse(&p, cases[i].problem));
+        if (cases[i].says)
+            check_error(attn_choose(&p, &t, &by_name, &c), ATTN_ERR_UNSUPPORTED,
+                        cases[i].says);
+        else
+            check_ok(attn_choose(&p, &t, &by_name, &c));
+    }
+}
+
 /* Each step is a kernel of the type's image; those that read scores which were copied say
  * so. */
 static void naive_steps(void **state)
@@ -567,6 +653,8 @@ int main(void)
         cmocka_unit_test(what_is_refused),
         cmocka_unit_test(naive_steps),
         cmocka_unit_test(naive_rounds),
+        cmocka_unit_test(cudnn_step),
+        cmocka_unit_test(what_cudnn_refuses),
         cmocka_unit_test(what_naive_refuses),
         cmocka_unit_test(merge_kernels),
     };

@@ -25,7 +25,7 @@ from tool_refusals import Common, Refusals
 
 class Info(Case):
     NUMBERS = ('compute_units', 'fast_bytes', 'max_group', 'subgroup', 'vector_width',
-               'memory_bytes', 'max_alloc_bytes', 'clock_mhz')
+               'memory_bytes', 'max_alloc_bytes', 'clock_mhz', 'cudnn_version')
     PROBLEM = 'softmax_fwd:f32,b1,hq2,hkv2,lq16,lk16,d32,causal'
 
     def test_host_is_always_there(self):

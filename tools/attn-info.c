@@ -130,6 +130,9 @@ static void print_device(const attn_device_info *d)
     for (int i = 0; i < N_TEXTS; i++)
         if (*text_of(d, i))
             printf("  %-14s %s\n", texts[i].label, text_of(d, i));
+    if (d->cudnn_version)
+        printf("  %-14s %lld.%lld.%lld\n", "cuDNN", (long long)d->cudnn_version / 10000,
+               (long long)d->cudnn_version / 100 % 100, (long long)d->cudnn_version % 100);
     for (int i = 0; i < N_NUMBERS; i++) {
         const int64_t n = number_of(d, i);
         if (n <= 0) {
@@ -160,6 +163,7 @@ static cJSON *device_json(const attn_device_info *d)
         cli_json_text(object, texts[i].name, text_of(d, i));
     for (int i = 0; i < N_NUMBERS; i++)
         cJSON_AddNumberToObject(object, numbers[i].name, (double)number_of(d, i));
+    cJSON_AddNumberToObject(object, "cudnn_version", (double)d->cudnn_version);
     return object;
 }
 

@@ -27,8 +27,10 @@ typedef unsigned long long CUdeviceptr;
  * nothing waits and nothing is allocated, so attn_execute() can be captured into a
  * graph, and a replay reads lengths, boundaries and tables as they are then. Planning, the
  * first attn_merge() of a type and attn_memory_alloc() do allocate: a capture in the global
- * mode, in any thread, forbids that (INVALID, and the capture is lost). The calling
- * thread's current CUcontext is not used, and is the same afterwards.
+ * mode, in any thread, forbids that (INVALID, and the capture is lost). For
+ * softmax_fwd_cudnn so does the first execution with lengths other than the planned ones, or
+ * tensors that are not contiguous (INVALID, and the capture goes on). The calling thread's
+ * current CUcontext is not used, and is the same afterwards.
  *
  * ATTN_ERR_INVALID    context is NULL, or the driver knows no such context
  * ATTN_ERR_NO_DEVICE  no usable driver, a device below compute capability 7.5, or a

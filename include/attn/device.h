@@ -47,6 +47,8 @@ typedef struct attn_device_info {
                                 elsewhere 0                                   */
     char isa[32];            /* host: the instruction level in use            */
     char blas[64];           /* the BLAS that the vendor variants call; "": none */
+    int64_t cudnn_version;   /* CUDA: of the cuDNN that softmax_fwd_cudnn calls, 91900
+                                is 9.19.0; 0: not found; elsewhere 0          */
 } attn_device_info;
 
 /* A back end of this build: "cuda", "opencl" or "host". */
@@ -104,8 +106,8 @@ ATTN_API attn_status attn_device_list(attn_device_info *out, size_t cap, size_t 
  * ATTN_OPENCL_LIB (full name or folder of the OpenCL loader; also read by the two
  * list functions, as all that follow), ATTN_CLBLAST_LIB (likewise that of CLBlast),
  * ATTN_CUDA_LIB (likewise the driver's libcuda.so.1), ATTN_CUBLAS_LIB (likewise
- * libcublas.so of the toolkit's major version). attn_ctx_create_cuda() reads the last
- * two. Threads: safe. */
+ * libcublas.so of the toolkit's major version), ATTN_CUDNN_LIB (likewise libcudnn.so.9).
+ * attn_ctx_create_cuda() reads the last three. Threads: safe. */
 ATTN_API attn_status attn_ctx_create(const char *selector, attn_ctx **out);
 
 /* Waits for the context's own queue, frees everything it holds and sets *ctx to

@@ -90,7 +90,8 @@ typedef struct attn_args {
  *         set to NULL on failure
  *
  * ATTN_ERR_INVALID      desc breaks a rule stated at one of its fields
- * ATTN_ERR_UNSUPPORTED  no variant takes desc; attn_last_error() lists why
+ * ATTN_ERR_UNSUPPORTED  no variant takes desc; attn_last_error() lists why; or a vendor's
+ *                       library made no plan for it
  * ATTN_ERR_BUILD        compiler log in attn_last_error()
  * ATTN_ERR_DEVICE, ATTN_ERR_NO_MEMORY
  *
@@ -125,6 +126,8 @@ ATTN_API size_t attn_plan_workspace_bytes(const attn_plan *plan);
  *           objects has none, and NULL is INVALID there
  *
  * ATTN_ERR_INVALID    a tensor breaks a rule; nothing was enqueued
+ * ATTN_ERR_UNSUPPORTED  a vendor's library (ATTN_TRAIT_VENDOR) does not take these lengths
+ *                     or strides; nothing was enqueued
  * ATTN_ERR_WORKSPACE  its needed size, or alignment, is in attn_last_error()
  * ATTN_ERR_DEVICE, ATTN_ERR_NO_MEMORY   from the driver
  *

@@ -42,6 +42,7 @@ void attn_env_read(attn_env_storage *s)
                                       .opencl_lib = variable("ATTN_OPENCL_LIB"),
                                       .clblast_lib = variable("ATTN_CLBLAST_LIB"),
                                       .cublas_lib = variable("ATTN_CUBLAS_LIB"),
+                                      .cudnn_lib = variable("ATTN_CUDNN_LIB"),
                                       .cuda_lib = variable("ATTN_CUDA_LIB") } };
     if (cache && !strcmp(cache, "0"))
         return;
@@ -198,6 +199,7 @@ attn_caps attn_caps_from_info(const attn_device_info *info)
         .max_loops = info->max_loops,
         .capability = info->capability,
         .blas = info->blas[0] != '\0',
+        .cudnn_version = info->cudnn_version,
     };
 }
 

@@ -21,6 +21,7 @@ typedef struct attn_env {
     const char *cuda_lib;     /* ATTN_CUDA_LIB                                 */
     const char *clblast_lib;  /* ATTN_CLBLAST_LIB                              */
     const char *cublas_lib;   /* ATTN_CUBLAS_LIB                               */
+    const char *cudnn_lib;    /* ATTN_CUDNN_LIB                                */
     const char *cache_dir;    /* where kernels are kept on disk; NULL: nowhere */
 } attn_env;
 

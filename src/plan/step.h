@@ -26,6 +26,7 @@ typedef struct attn_caps {
     int64_t max_loops;       /* of a work-item's loops; 0: no limit           */
     int64_t capability;      /* CUDA: 10 * major + minor of the compute capability */
     int32_t blas;            /* the device's BLAS is there                    */
+    int64_t cudnn_version;   /* CUDA: 91900 is 9.19.0; 0: there is none       */
 } attn_caps;
 
 /* "No bound" for left and right: larger than any distance of positions. */
@@ -69,6 +70,8 @@ typedef struct attn_step {
 
     attn_type type;
     int64_t d, dv;
+    int64_t b, hq, hkv, lq, lk;  /* cuda: the planned sizes, of a step whose library
+                                    has plans of its own                       */
     bool align_br;               /* query 0 stands at keys - queries           */
 } attn_step;
 

@@ -33,12 +33,14 @@ struct attn_device {
     attn_device_info info;
     const struct attn_cublas *blas; /* NULL: not found                            */
     struct attn_cu_products *products; /* its handle; NULL: not asked for yet     */
+    const struct attn_cudnn *dnn;   /* NULL: not found                            */
+    struct attn_cu_graphs *graphs;  /* its handle and plans; as `products`        */
     attn_cu_module *modules;  /* lists; grow until close                          */
     attn_kernel *kernels;
 };
 
-/* One product of matrices of one round, by a library; all checked. The context is
- * current. */
+/* What a library computes: a product of the matrices of one round, or all of it; all
+ * checked. The context is current. */
 typedef struct attn_cu_job {
     const attn_step *step;
     const attn_call *call;
@@ -57,6 +59,7 @@ struct attn_kernel {
     uint32_t features;        /* KFEATURE_LIST bits                               */
     int32_t bias_type, d, dv;
     attn_cu_library *library; /* not NULL: a library's step, no function          */
+    bool plans;               /* the library has plans of its own                 */
     CUfunction function;
     int64_t max_group;
     int64_t fast_bytes;       /* shared memory of a launch                        */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/cuda/cublas.h"
+#include "backend/cuda/cudnn.h"
 #include "core/status.h"
 #include "core/text.h"
 
@@ -154,6 +155,7 @@ attn_status attn_cu_describe(const attn_env *env, int index, attn_device_info *i
     if ((st = attn_cu_find(env, index, &cu, &id)) != ATTN_OK)
         return st;
     attn_cublas_load(env->cublas_lib, info->blas, sizeof info->blas);
+    attn_cudnn_load(env->cudnn_lib, &info->cudnn_version);
     return attn_cu_info(cu, id, index, info);
 }
 
@@ -173,10 +175,12 @@ static void close_device(attn_device **dev)
             d->cu->cuStreamDestroy(d->stream);
         }
         attn_cublas_close(d, true);
+        attn_cudnn_close(d, true);
         attn_cu_kernels_drop(d, true);
         attn_cu_leave(d);
     } else {
         attn_cublas_close(d, false);
+        attn_cudnn_close(d, false);
         attn_cu_kernels_drop(d, false);
     }
     if (d->context && !d->borrowed)
@@ -204,6 +208,7 @@ static attn_status make_device(const attn_env *env, const attn_cu *cu, CUcontext
     dev->context = context;
     dev->borrowed = borrowed;
     dev->blas = attn_cublas_load(env->cublas_lib, dev->info.blas, sizeof dev->info.blas);
+    dev->dnn = attn_cudnn_load(env->cudnn_lib, &dev->info.cudnn_version);
     if ((st = attn_cu_info(cu, id, index, &dev->info)) != ATTN_OK)
         goto fail;
     if ((st = attn_cu_enter(dev)) != ATTN_OK)

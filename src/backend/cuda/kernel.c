@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/cuda/cublas.h"
+#include "backend/cuda/cudnn.h"
 #include "common/params.h"
 #include "core/status.h"
 
@@ -117,6 +118,11 @@ static attn_status make(attn_device *dev, attn_kernel *k)
         k->max_group = 1;
         return attn_cublas_open(dev);
     }
+    if ((k->library = attn_cudnn_step(k->name))) {
+        k->max_group = 1;
+        k->plans = true;
+        return attn_cudnn_open(dev);
+    }
     snprintf(symbol, sizeof symbol, "attn_%s", k->name);
     if ((st = load(dev, k->name, &module)) != ATTN_OK)
         return st;
@@ -165,6 +171,18 @@ static attn_status add(attn_device *dev, const attn_kernel *key, attn_kernel **o
     return ATTN_OK;
 }
 
+/* One function serves problems of any sizes, but a library's plan those of one. */
+static attn_status make_plan(attn_device *dev, const attn_step *step, const attn_kernel *k)
+{
+    attn_status st = attn_cu_enter(dev);
+
+    if (st == ATTN_OK) {
+        st = attn_cudnn_prepare(dev, step, k);
+        attn_cu_leave(dev);
+    }
+    return st;
+}
+
 attn_status attn_cu_kernel(attn_device *dev, const attn_step *step, const attn_kernel **out,
                            int64_t *max_group)
 {
@@ -177,6 +195,8 @@ attn_status attn_cu_kernel(attn_device *dev, const attn_step *step, const attn_k
     for (k = dev->kernels; k && !same(k, &key); k = k->next)
         ;
     if (!k && (st = add(dev, &key, &k)) != ATTN_OK)
+        return st;
+    if (k->plans && (st = make_plan(dev, step, k)) != ATTN_OK)
         return st;
     if (!k->max_group)
         attn_fail(ATTN_ERR_UNSUPPORTED,

@@ -32,6 +32,7 @@ const attn_variant *const *attn_cuda_variants(const attn_caps *caps)
         &attn_cuda_softmax_fwd_mma_variant,
         &attn_cuda_softmax_fwd_tile_variant,
         &attn_cuda_softmax_fwd_math_variant,
+        &attn_cuda_softmax_fwd_cudnn_variant, /* by name, as all that follow */
         &attn_cuda_softmax_fwd_naive_variant,
         &attn_cuda_softmax_fwd_naive_copy_variant,
         NULL,
