@@ -7,11 +7,12 @@ import io
 from tool_case import Case, devices, tools_json
 
 LONG = 'softmax_fwd:f32,b1,hq2,hkv1,lq40,lk40,d32,causal'
+HALF = 'softmax_fwd:f16,b1,hq2,hkv1,lq40,lk40,d32,causal'
 SHORT = 'softmax_fwd:f32,b1,hq2,hkv1,lq1,lk1000,d32'
 WAYS = ('repeated', 'single', 'blocks')
-WORDS = ('device', 'problem', 'variant', 'plan', 'status')
+WORDS = ('device', 'problem', 'variant', 'vendor', 'plan', 'status')
 NUMBERS = ('runs', 'readings', 'ms', 'ms_least', 'ms_most', 'gflop_s', 'tflop_s', 'gb_s',
-           'kv_gb_s', 'of_first', 'product_gflop_s', 'of_product', 'memory_gb_s',
+           'kv_gb_s', 'of_first', 'of_peer', 'product_gflop_s', 'of_product', 'memory_gb_s',
            'of_memory', 'first_plan_ms', 'plan_ms', 'enqueue_us')
 
 
@@ -54,6 +55,8 @@ class Bench(Case):
             self.assertAlmostEqual(r['of_memory'], r['gb_s'] / r['memory_gb_s'],
                                    delta=r['of_memory'] / 1e6)
             self.assertIsNone(r['of_first'])
+            self.assertIsNone(r['of_peer'])
+            self.assertFalse(r['vendor'])
             self.assertEqual(r['readings'], {'single': 15, 'blocks': 2}.get(way, r['runs']))
         long, short = report['results']
         self.assertIsNone(long['kv_gb_s'])
@@ -82,7 +85,8 @@ class Bench(Case):
                          SHORT, '--variant', 'softmax_fwd_tile')
         rows = list(csv.DictReader(io.StringIO(run.out)))
         self.assertEqual(set(rows[0]), {'device', 'name', 'driver', 'timing', 'cold',
-                                        'problem', 'variant', 'plan', *NUMBERS})
+                                        'problem', 'variant', 'plan', 'vendor',
+                                        *NUMBERS})
         self.assertEqual([r['problem'] for r in rows], [LONG, SHORT])
         for r in rows:
             self.assertEqual((r['device'], r['timing'], r['cold'], r['variant']),
@@ -107,6 +111,41 @@ class Bench(Case):
         self.assertEqual(found['results'][-1]['device'], devices()[0])
         self.assertIsNotNone(found['results'][-1]['of_first'])
 
+    def test_peer(self):
+        """Beside ours, marked, the last to be timed; in blocks it takes turns with all."""
+        if 'cuda:0' not in devices():
+            self.refused(self.tool('attn-bench', '--device', 'host', '--peer', 'cudnn', LONG),
+                         3, '--peer', 'softmax_fwd_cudnn')
+            self.skipTest('no CUDA device')
+        ours, peer = 'softmax_fwd_tile', 'softmax_fwd_cudnn'
+        args = ('--device', 'cuda:0', '--variant', ours, '--peer', 'cudnn', HALF)
+        for way, order in (('single', [ours, peer]), ('repeated', [ours, peer]),
+                           ('blocks', [peer, ours])):
+            report = self.bench(*args, '--json', '--timing', way).json()
+            rows = report['results']
+            self.assertEqual(report['peer'], peer)
+            self.assertEqual([r['variant'] for r in rows], order)
+            by = {r['variant']: r for r in rows}
+            self.assertEqual((by[ours]['vendor'], by[peer]['vendor']), (False, True))
+            self.assertIsNone(by[peer]['of_peer'])
+            ratio = (by[ours]['of_first'] if way == 'blocks' else
+                     by[peer]['ms'] / by[ours]['ms'])
+            self.assertAlmostEqual(by[ours]['of_peer'], ratio, delta=ratio / 1e6)
+        out = self.bench(*args).out
+        for text in ('softmax_fwd_cudnn[d32,dv32,f16] (vendor)', 'of peer', '(vendor): computed'):
+            self.assertIn(text, out)
+        rows = list(csv.DictReader(io.StringIO(self.bench(*args, '--csv').out)))
+        self.assertEqual([r['vendor'] for r in rows], ['0', '1'])
+        # unasked it is not timed; what it does not take, it refuses, and ours stands alone
+        found = self.bench('--device', 'cuda:0', '--json', HALF).json()
+        self.assertNotIn(peer, [r['variant'] for r in found['results']])
+        self.assertIsNone(found['peer'])
+        run = self.tool('attn-bench', '--min-time', '0.02', '--device', 'cuda:0', '--peer',
+                        'cudnn', '--variant', ours, '--json', LONG)
+        rows = {r['variant']: r for r in run.json()['results']}
+        self.assertIn('f16 and bf16', rows[peer]['why'])
+        self.assertIsNone(rows[ours]['of_peer'])
+
     def test_table(self):
         out = self.bench('--device', 'host', '--timing', 'single', '--cold', SHORT).out
         for text in ('K, V GB/s', 'of product', 'plain read of memory', 'K and V from memory',
@@ -117,6 +156,8 @@ class Bench(Case):
         for args, status, words in (
                 (['--timing', 'thrice'], 2, ['--timing', 'thrice', 'blocks']),
                 (['--against', 'abacus'], 2, ['abacus']),
+                (['--peer', 'abacus'], 2, ['--peer', 'abacus', 'cudnn']),
+                (['--peer', 'cudnn'], 3, ['--peer', 'softmax_fwd_cudnn']),
                 (['--against', 'opencl:999'], 3, ['opencl:999']),
                 (['--variant', 'softmax_fwd_magic'], 2, ['magic', 'softmax_fwd_tile']),
                 (['--csv', '--json'], 2, ['--csv'])):

@@ -32,7 +32,7 @@ static const cli_option options[] = {
       .value = "NAME",
       .many = true,
       .about = "time this variant; may be given again; default: all that take the problem "
-               "but the oracle" },
+               "but the oracle and peers" },
     { .name = "sweep",
       .key = OPT_SWEEP,
       .value = "WHAT=N,N,...",
@@ -65,7 +65,7 @@ static const cli_option options[] = {
     { .name = "peer",
       .key = OPT_PEER,
       .value = "NAME",
-      .absent = "another library side by side" },
+      .about = "time another library's attention beside ours: cudnn" },
     { .name = "plot",
       .key = OPT_PLOT,
       .value = "FILE.svg",
@@ -83,15 +83,28 @@ typedef struct settings {
     int n_only;
     const char *sweep;
     const char *against;
+    const char *peer; /* its variant; NULL: none */
     double min_time;
     int timing; /* a timing_way; -1: not given */
     bool cold, csv;
 } settings;
 
+/* Variants that are another library's attention: timed only if asked for. */
+static const char *const peers[] = { "cudnn", NULL };
+static const char *const peer_variants[] = { "softmax_fwd_cudnn" };
+
+static bool is_peer(const char *variant)
+{
+    for (int i = 0; peers[i]; i++)
+        if (!strcmp(peer_variants[i], variant))
+            return true;
+    return false;
+}
+
 static int take(void *to, int key, const char *value)
 {
     settings *s = to;
-    int status;
+    int status, which = 0;
 
     switch (key) {
     case CLI_ARGUMENT: return cases_add_text(&s->cases, value);
@@ -105,6 +118,10 @@ static int take(void *to, int key, const char *value)
     case OPT_CSV: s->csv = true; return CLI_GO;
     case OPT_COLD: s->cold = true; return CLI_GO;
     case OPT_AGAINST: s->against = value; return CLI_GO;
+    case OPT_PEER:
+        status = cli_word("--peer", value, peers, &which);
+        s->peer = peer_variants[which];
+        return status;
     case OPT_TIMING: return cli_word("--timing", value, bench_timings, &s->timing);
     case OPT_MIN_TIME:
         status = cli_number("--min-time", value, &s->min_time);
@@ -216,13 +233,31 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
     return status;
 }
 
-/* Whether a variant is to be timed: those asked for; else all but the oracle. */
+static bool is_asked_peer(const settings *s, const char *variant)
+{
+    return s->peer && !strcmp(s->peer, variant);
+}
+
+/* Whether a variant is to be timed: those asked for; else all but the oracle and peers. */
 static bool wanted(const settings *s, const char *variant)
 {
+    if (is_asked_peer(s, variant))
+        return true;
     for (int i = 0; i < s->n_only; i++)
         if (!strcmp(s->only[i], variant))
             return true;
-    return !s->n_only && strcmp(variant, ORACLE_VARIANT) != 0;
+    return !s->n_only && strcmp(variant, ORACLE_VARIANT) != 0 && !is_peer(variant);
+}
+
+static int check_peer(const settings *s, attn_variant_info (*list)[MAX_VARIANTS],
+                      const size_t *n, int n_devices)
+{
+    for (int d = 0; d < n_devices; d++)
+        for (size_t k = 0; k < n[d]; k++)
+            if (!s->peer || is_asked_peer(s, list[d][k].name))
+                return CLI_GO;
+    return cli_fail(CLI_NOTHING, "--peer: no device here has %s, want a CUDA device",
+                    s->peer);
 }
 
 /* The variants of both devices; those asked for must be among them. */
@@ -265,6 +300,7 @@ static measurement *reserve(bench_report *to, size_t n)
 typedef struct contender {
     const bench_device *device;
     const char *variant; /* static */
+    uint32_t traits;
 } contender;
 
 /* In blocks the first that opens takes turns with each of the others. */
@@ -314,6 +350,19 @@ static void time_alone(session *x, const contender *c, measurement *m)
     subject_close(&one);
 }
 
+/* By the blocks that the two ran in turn, else by the medians. */
+static void set_of_peer(const settings *s, measurement *m, size_t n, timing_way timing)
+{
+    size_t peer = 0;
+
+    while (peer < n && !is_asked_peer(s, m[peer].variant))
+        peer++;
+    for (size_t i = 0; i < n && peer < n; i++)
+        if (i != peer && m[i].status == ATTN_OK && m[peer].status == ATTN_OK)
+            m[i].of_peer =
+                timing == TIMING_BLOCKS && peer == 0 ? m[i].of_first : m[peer].ms / m[i].ms;
+}
+
 static int time_all(const settings *s, const attn_softmax_desc *desc, const contender *list,
                     size_t n, bench_report *to)
 {
@@ -333,8 +382,10 @@ static int time_all(const settings *s, const attn_softmax_desc *desc, const cont
             time_blocks(&x, &list[i], &m[i], i == n - 1);
         else
             time_alone(&x, &list[i], &m[i]);
+        m[i].vendor = list[i].traits & ATTN_TRAIT_VENDOR;
         to->n++;
     }
+    set_of_peer(s, m, n, to->timing);
     if (x.first_device)
         subject_close(&x.first);
     inputs_free(&in);
@@ -346,6 +397,7 @@ static int bench_problem(const settings *s, const case_item *item, bench_report 
     attn_variant_info list[MAX_DEVICES][MAX_VARIANTS];
     contender found[MAX_DEVICES * MAX_VARIANTS];
     size_t n[MAX_DEVICES] = { 0 }, n_found = 0;
+    const int first = to->timing == TIMING_BLOCKS; /* the peer, to take turns with all */
     int status;
 
     for (int d = 0; d < to->n_devices; d++) {
@@ -355,12 +407,19 @@ static int bench_problem(const settings *s, const case_item *item, bench_report 
             return cli_fail_attn(st, item->text);
         n[d] = n[d] < MAX_VARIANTS ? n[d] : MAX_VARIANTS;
     }
-    if ((status = check_only(s, list, n, to->n_devices)) != CLI_GO)
+    if ((status = check_only(s, list, n, to->n_devices)) != CLI_GO ||
+        (status = check_peer(s, list, n, to->n_devices)) != CLI_GO)
         return status;
-    for (int d = 0; d < to->n_devices; d++)
-        for (size_t i = 0; i < n[d]; i++)
-            if (wanted(s, list[d][i].name) && (list[d][i].applicable || s->n_only))
-                found[n_found++] = (contender){ &to->device[d], list[d][i].name };
+    for (int turn = 0; turn < 2; turn++)
+        for (int d = 0; d < to->n_devices; d++)
+            for (size_t i = 0; i < n[d]; i++) {
+                const attn_variant_info *v = &list[d][i];
+                const bool peer = is_asked_peer(s, v->name);
+
+                if (peer == (turn != first) && wanted(s, v->name) &&
+                    (v->applicable || s->n_only || peer))
+                    found[n_found++] = (contender){ &to->device[d], v->name, v->traits };
+            }
     return n_found ? time_all(s, &item->desc, found, n_found, to) : CLI_GO;
 }
 
@@ -465,6 +524,7 @@ int main(int argc, char **argv)
     int status = read_settings(argc, argv, &common, &s);
 
     r.cold = s.cold;
+    r.peer = s.peer;
     if (status == CLI_GO)
         status = open_devices(&s, &common, device, &r);
     for (size_t i = 0; i < s.cases.n && status == CLI_GO; i++)

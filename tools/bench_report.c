@@ -25,7 +25,7 @@ typedef struct number {
     double x;
 } number;
 
-enum { NUMBERS = 17 };
+enum { NUMBERS = 18 };
 
 static void list_numbers(const measurement *m, number to[NUMBERS])
 {
@@ -39,6 +39,7 @@ static void list_numbers(const measurement *m, number to[NUMBERS])
         { "gb_s", m->gb_s },
         { "kv_gb_s", m->kv_gb_s },
         { "of_first", m->of_first },
+        { "of_peer", m->of_peer },
         { "product_gflop_s", m->product_gflop_s },
         { "of_product", m->product_ratio },
         { "memory_gb_s", m->memory_gb_s },
@@ -68,9 +69,9 @@ static const char *instance(const measurement *m)
 
 void bench_print_csv(const bench_report *r)
 {
-    enum { WORDS = 8 };
-    const char *heads[WORDS + NUMBERS] = { "device", "name",    "driver",  "timing",
-                                           "cold",   "problem", "variant", "plan" };
+    enum { WORDS = 9 };
+    const char *heads[WORDS + NUMBERS] = { "device",  "name",    "driver", "timing", "cold",
+                                           "problem", "variant", "plan",   "vendor" };
     table t = { .columns = WORDS + NUMBERS, .heads = heads, .align = "" };
     number all[NUMBERS];
 
@@ -91,6 +92,7 @@ void bench_print_csv(const bench_report *r)
         table_cell(&t, "%s", m->problem);
         table_cell(&t, "%s", m->variant);
         table_cell(&t, "%s", m->plan);
+        table_cell(&t, "%d", m->vendor);
         list_numbers(m, all);
         for (int k = 0; k < NUMBERS; k++)
             number_cell(&t, "%.9g", all[k].x);
@@ -150,17 +152,23 @@ static void print_head(const bench_report *r)
 
     for (int i = 0; i < r->n_devices; i++)
         print_device(r, &r->device[i]);
-    printf("%s%s\n\n", how[r->timing], r->cold ? ", K and V from memory" : "");
+    printf("%s%s\n", how[r->timing], r->cold ? ", K and V from memory" : "");
+    for (size_t i = 0; i < r->n; i++)
+        if (r->item[i].vendor && r->item[i].status == ATTN_OK) {
+            printf("(vendor): computed by a vendor's library, not by this one\n");
+            break;
+        }
+    putchar('\n');
 }
 
 void bench_print_table(const bench_report *r)
 {
-    static const char *const heads[] = { "problem",   "variant",   "ms",
-                                         "spread %",  "GFLOP/s",   "GB/s",
-                                         "K, V GB/s", "of first",  "of product",
-                                         "of memory", "runs",      "first plan ms",
-                                         "plan ms",   "enqueue us" };
-    table t = { .columns = 14, .heads = heads, .align = "llrrrrrrrrrrrr" };
+    static const char *const heads[] = { "problem",   "variant",    "ms",
+                                         "spread %",  "GFLOP/s",    "GB/s",
+                                         "K, V GB/s", "of first",   "of product",
+                                         "of memory", "runs",       "first plan ms",
+                                         "plan ms",   "enqueue us", "of peer" };
+    table t = { .columns = r->peer ? 15 : 14, .heads = heads, .align = "llrrrrrrrrrrrrr" };
 
     print_head(r);
     for (size_t i = 0; i < r->n; i++) {
@@ -169,7 +177,8 @@ void bench_print_table(const bench_report *r)
         if (m->status != ATTN_OK)
             continue;
         table_cell(&t, "%s", m->problem);
-        table_cell(&t, "%s", r->n_devices > 1 ? m->plan : instance(m));
+        table_cell(&t, "%s%s", r->n_devices > 1 ? m->plan : instance(m),
+                   m->vendor ? " (vendor)" : "");
         number_cell(&t, m->ms < 1 ? "%.4f" : "%.3f", m->ms);
         number_cell(&t, "%.1f", (m->ms_most - m->ms_least) / m->ms * 100);
         number_cell(&t, "%.1f", m->gflop_s);
@@ -182,6 +191,8 @@ void bench_print_table(const bench_report *r)
         number_cell(&t, "%.2f", m->first_plan_ms);
         number_cell(&t, "%.3f", m->plan_ms);
         number_cell(&t, "%.1f", m->enqueue_us);
+        if (r->peer)
+            number_cell(&t, "%.3f", m->of_peer);
     }
     table_print(&t, TABLE_PLAIN, stdout);
     table_free(&t);
@@ -203,6 +214,7 @@ static cJSON *measurement_json(const measurement *m)
     cli_json_text(o, "device", m->device);
     cli_json_text(o, "problem", m->problem);
     cli_json_text(o, "variant", m->variant);
+    cJSON_AddBoolToObject(o, "vendor", m->vendor);
     cli_json_text(o, "status", attn_status_name(m->status));
     if (m->status != ATTN_OK) {
         cli_json_text(o, "why", m->why);
@@ -253,6 +265,7 @@ int bench_print_json(const bench_report *r)
     cli_json_text(o, "version", attn_version());
     cli_json_text(o, "timing", bench_timings[r->timing]);
     cJSON_AddBoolToObject(o, "cold", r->cold);
+    cli_json_text(o, "peer", r->peer);
     list = cJSON_AddArrayToObject(o, "devices");
     for (int i = 0; i < r->n_devices; i++)
         cJSON_AddItemToArray(list, device_json(&r->device[i]));

@@ -25,6 +25,7 @@ typedef struct bench_report {
     int n_devices;
     timing_way timing;
     bool cold;
+    const char *peer; /* a variant; NULL: none was asked for */
     measurement *item;
     size_t n, room;
 } bench_report;

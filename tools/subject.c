@@ -110,6 +110,7 @@ static void begin(measurement *m, const attn_softmax_desc *desc, const char *sel
                         .gb_s = NAN,
                         .kv_gb_s = NAN,
                         .of_first = NAN,
+                        .of_peer = NAN,
                         .first_plan_ms = NAN,
                         .plan_ms = NAN,
                         .enqueue_us = NAN,

@@ -18,6 +18,7 @@ typedef struct measurement {
     char problem[256];
     char variant[64];
     char plan[512];             /* variant and instance, as attn_plan_text() writes it    */
+    bool vendor;                /* a vendor's library computes it: it is none of ours     */
     attn_status status;         /* not ATTN_OK: `why` tells, and nothing was measured     */
     char why[512];
 
@@ -28,6 +29,7 @@ typedef struct measurement {
     double gb_s;                /* every tensor once, over the median                     */
     double kv_gb_s;             /* K and V once; only with few queries                    */
     double of_first;            /* how many times as fast as what it took turns with      */
+    double of_peer;             /* ... as the peer                                        */
     double first_plan_ms;       /* with the compiler, unless a cache had the kernels      */
     double plan_ms;             /* the same plan again                                    */
     double enqueue_us;          /* host time of attn_execute(); NAN on "host", which is
