@@ -135,13 +135,12 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
 
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
-    enum { RANGED = ~(uint32_t)ATTN_FEAT_LSE };
     attn_step *step = &out->step[out->n_steps++];
     const struct class *const k = find_class(p);
     const tile *const t = find_tile(p, c);
     const budget b = budget_of(k, t);
-    const bool ranged = p->features & RANGED || attn_problem_bounded_left(p) ||
-                        attn_problem_bounded_right(p);
+    const bool ranged = p->features & ~(uint32_t)ATTN_FEAT_LSE ||
+                        attn_problem_bounded_left(p) || attn_problem_bounded_right(p);
     const int kind = t == &k->special ? ALL : ranged ? RANGES : PLAIN;
     static const char *const kind_name[] = { "plain", "ranges", "all" };
 
