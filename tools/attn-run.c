@@ -25,6 +25,7 @@ enum {
     KEY_LAYOUT,
     KEY_VARIANT,
     KEY_REPEAT,
+    KEY_ALLOW,
     KEY_EXPLAIN,
     KEY_FILES /* and on: the files of features, in the order of run_files */
 };
@@ -61,6 +62,7 @@ static const cli_option options[] = {
     OPTION("layout", KEY_LAYOUT, "LAYOUT", "bhld, or blhd for [B, L, H, D] files"),
     OPTION("variant", KEY_VARIANT, "NAME", "use this variant, or fail"),
     OPTION("repeat", KEY_REPEAT, "N", "run N times, print the median, compare all bits"),
+    OPTION("allow", KEY_ALLOW, "WHAT", "what the result may give up for speed: tf32"),
     OPTION("explain", KEY_EXPLAIN, NULL, "print the plan; run only with --out or --lse"),
 #undef OPTION
 #define ABSENT(name_, value_, feature)                    \
@@ -77,7 +79,6 @@ static const cli_option options[] = {
     ABSENT("grad-v", "DV.npy", "gradients"),
     ABSENT("grad-bias", "DB.npy", "gradients"),
     ABSENT("grad-sinks", "DS.npy", "gradients"),
-    ABSENT("allow", "WHAT", "reduced precision (tf32)"),
 #undef ABSENT
     { .name = NULL },
 };
@@ -160,6 +161,7 @@ static int take(void *to, int key, const char *value)
 {
     run_request *r = to;
     static const char *const layouts[] = { "bhld", "blhd", NULL };
+    static const char *const allowed[] = { "tf32", NULL };
     int i = 0, status = CLI_GO;
 
     if (key >= KEY_FILES) {
@@ -190,6 +192,9 @@ static int take(void *to, int key, const char *value)
     case KEY_SOFTCAP:
         r->desc.use |= ATTN_USE_SOFTCAP;
         return take_float("--softcap", value, &r->desc.softcap);
+    case KEY_ALLOW:
+        r->desc.use |= ATTN_USE_ALLOW_TF32;
+        return cli_word("--allow", value, allowed, &i);
     case KEY_LAYOUT:
         status = cli_word("--layout", value, layouts, &i);
         r->blhd = i == 1;

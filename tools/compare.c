@@ -18,6 +18,10 @@ static const struct {
     [ATTN_BF16] = { 8e-3, 1e-6, 1e-3, 0x1p-8, 0x1p-96 },
 };
 
+/* f32 where TF32 is allowed: both factors of a product are off by half a unit of 11 bits. */
+#define TF32_NORM  1e-3
+#define TF32_SCORE (2 * 0x1p-11)
+
 enum {
     ROUNDINGS = 3, /* of a score in the type: the product, scaled, with its terms    */
     ELEMENT = 20,  /* times a single element may be off                          */
@@ -155,12 +159,14 @@ void compare(const inputs *in, const oracle *ref, const float *o, const float *l
     for (int64_t b = 0; b < d->batch; b++)
         for (int64_t h = 0; h < d->heads_q; h++) {
             const double most = ref->score[b * d->heads_q + h];
+            const bool tf32 = d->type == ATTN_F32 && d->use & ATTN_USE_ALLOW_TF32;
             const double off = rounded ? ROUNDINGS * tolerances[d->type].unit * most : 0;
-            const double score = 4 * 0x1p-24 * most;
+            const double score = (4 * 0x1p-24 + (tf32 ? TF32_SCORE : 0)) * most;
             const head x = { .in = in,
                              .b = b,
                              .h = h,
-                             .allowed = tolerances[d->type].norm + score + 2 * off,
+                             .allowed = (tf32 ? TF32_NORM : tolerances[d->type].norm) +
+                                        score + 2 * off,
                              .score = score + off,
                              .moderate = most <= COMPARE_SCORES,
                              .out = out };

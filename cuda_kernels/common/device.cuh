@@ -163,4 +163,35 @@ DEVICE void device_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+
+// A number rounded to TF32, as a word of an operand.
+DEVICE uint32_t device_tf32(uint32_t x)
+{
+    uint32_t u;
+
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(u) : "f"(__uint_as_float(x)));
+    return u;
+}
+
+// c += a b, mma.m16n8k8 of TF32: the lower 13 bits of a word are not read. With r = lane / 4
+// and q = lane % 4: a has row r; r + 8, column q, and the same of column q + 4, b rows q and
+// q + 4 of column r, c as above.
+DEVICE void device_multiply_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                 uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// c = a b likewise.
+DEVICE void device_product_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+}
 #endif

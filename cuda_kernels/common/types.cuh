@@ -60,7 +60,10 @@ DEVICE float type_load(int type, const void *x, int64_t i)
                             : f32_of_bf16(((const uint16_t *)x)[i]);
 }
 
-template <int TYPE> constexpr int elem_bytes() { return TYPE == TYPE_F32 ? 4 : 2; }
+template <int TYPE> __host__ __device__ constexpr int elem_bytes()
+{
+    return TYPE == TYPE_F32 ? 4 : 2;
+}
 
 template <int TYPE> DEVICE float elem_load(const void *x, int64_t i)
 {

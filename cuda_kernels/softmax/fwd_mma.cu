@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-// softmax/fwd_mma.cu: softmax attention forward on tensor cores, for 16-bit types.
+// softmax/fwd_mma.cu: softmax attention forward on tensor cores.
 //
 // Computes  O = softmax(scale Q K^T + ...) V and the LSE; formula and rules: attn/softmax.h
 // Method    T. Dao, "FlashAttention-2" (2023): a group has BM queries and walks over the
 //           keys, BN a step; a warp has 16 or 32 of the queries to itself. S = Q K^T by
-//           mma.m16n8k16, weights in place, O += P V, where the registers that hold S hold
-//           P next. K and V go through a ring in shared memory, SLOTS - 1 ahead (cp.async),
+//           mma, weights in place, O += P V, where the registers that hold S hold P next. K and V go through a ring in shared memory, SLOTS - 1 ahead (cp.async),
 //           and come from there by ldmatrix. A warp whose rows see none of a step's keys
 //           does nothing in it; scores are masked only where a row's range ends
 // Grid      1-D, ceil(Lq / BM) * B * Hq groups, the tile fastest; with a right bound the last
@@ -13,10 +12,12 @@
 // Block     32 * WARPS threads, 1-D
 // Shared    dynamic: Q, the ring, in the instances _all the terms of a step; the group's work
 // Barriers  two a step; one more where keys are hidden from all queries of the group
-// Layout    any strides, in elements; the instances _plain and _ranges want WHOLE_ bits for
-//           all four tensors
-// Numerics  products and sums f32; weights f32, rounded to the type before they meet V, their
-//           sum taken before that. Steps lie on a grid that begins at key 0, so that a row's
+// Layout    any strides, in elements; WHOLE_ bits promise more (params.h)
+// Numerics  16-bit types: products and sums f32; weights f32, rounded to the type before they
+//           meet V, their sum taken before that. f32: three products of TF32 for one, summed
+//           in f32 (mma_products32.cuh); over the steps plainly in _ranges, for 8192 keys at
+//           most, else with compensation; in _tf32 and _tf32_all everything but the softmax
+//           in TF32. Steps lie on a grid that begins at key 0, so that a row's
 //           bits do not depend on other rows, nor on B or H
 // Features  all, through common/; _plain knows no ranges, _ranges no pages, softcap or terms.
 //           Keys that no query of a group sees behind masks are zeroed, so that V may hold
@@ -42,13 +43,27 @@
 #define NAME attn_softmax_fwd_mma_f16_d64
 #endif
 
-#include "softmax/mma_fold.cuh"
+#ifdef TYPE_IS_F32
+#include "softmax/mma_products32.cuh"
+#else
+#include "softmax/mma_products16.cuh"
+#endif
 
 enum {
     CAN_PLAIN = CAN_LAYOUTS | FEAT_LSE,
     CAN_SPECIAL = FEAT_SOFTCAP | FEAT_TERMS    // has to look at single scores
 };
 
+#ifdef TYPE_IS_F32
+// The parts of each number want registers too, so a warp has 16 rows.
+#if DIM <= 128
+template <sums SUMS> using f32 = mma<4, 1, 64, 2, DIM == 64 ? 3 : 2, false, SUMS>;
+template <sums SUMS> using f32_special = mma<4, 1, 32, 2, DIM == 64 ? 3 : 2, false, SUMS>;
+#else
+template <sums SUMS> using f32 = mma<8, 1, 32, 2, 1, false, SUMS>;
+template <sums SUMS> using f32_special = mma<4, 1, 16, 2, 1, false, SUMS>;
+#endif
+#else
 // A warp of 32 rows loads K and V from shared memory half as often as two of 16, but has
 // twice the sums in its registers: 32 where O of so many columns leaves room for S.
 #if DIMV == 64
@@ -64,6 +79,7 @@ using large = mma<8, 1, 64, 2, 1, false>;
 using special = mma<4, 2, 64, 2, 2, DIM == 64>;
 #else
 using special = mma<4, 1, 32, 2, 2, false>;
+#endif
 #endif
 
 // What this group is to do. By one thread.
@@ -152,6 +168,8 @@ DEVICE void write_rows(const attn_kparams &p, const shared<T, CAN> &mem, float n
         const int64_t to = address_row<CAN & ~FEAT_PAGES>(p, rows, mem.i0 + x);
         attn_row row = { my.m[mt][half] * natural, my.l[mt][half] };
 
+        if (T::LONG)
+            row.l -= my.l_rest[T::LONG ? mt : 0][half];
         row.l += __shfl_xor_sync(0xffffffffu, row.l, 1);
         row.l += __shfl_xor_sync(0xffffffffu, row.l, 2);
         if (my.m[mt][half] == -INFINITE)
@@ -165,33 +183,8 @@ DEVICE void write_rows(const attn_kparams &p, const shared<T, CAN> &mem, float n
 
         if (has<CAN>(p, FEAT_LSE) && p.want_lse && lane % 4 == 0 && x < mem.queries)
             p.lse[address_lse<CAN>(p, mem.seq, mem.b, mem.h, mem.i0 + x)] = state_lse(row);
-        #pragma unroll
-        for (int n = 0; n < T::VT; n += 4) {
-            uint32_t w[4];
-
-            #pragma unroll
-            for (int k = 0; k < 4; k++)
-                w[k] = device_pair<TYPE>(my.o[mt][n + k][half * 2] * last,
-                                         my.o[mt][n + k][half * 2 + 1] * last);
-            turn_quad(w);
-
-            const int c = (n + lane % 4) * 8;
-
-            if (x >= mem.queries || !p.want_o)
-                continue;
-            if (has<CAN>(p, WHOLE_O)) {
-                if (c < p.dv)
-                    *(float4 *)((uint16_t *)p.o + to + c) =
-                        make_float4(__uint_as_float(w[0]), __uint_as_float(w[1]),
-                                    __uint_as_float(w[2]), __uint_as_float(w[3]));
-                continue;
-            }
-            #pragma unroll
-            for (int k = 0; k < 8; k++)
-                if (c + k < p.dv)
-                    ((uint16_t *)p.o)[to + (c + k) * rows.stride_d] =
-                        (uint16_t)(w[k / 2] >> k % 2 * 16);
-        }
+        store_row<T>(p, my, mt, half, last, to, rows.stride_d, x < mem.queries && p.want_o,
+                     has<CAN>(p, WHOLE_O));
     }
 }
 
@@ -217,10 +210,15 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
     for (int i = 0; i < 2 * T::MT; i++) {
         my.m[i / 2][i % 2] = -INFINITE;
         my.l[i / 2][i % 2] = 0.0f;
+        if (T::LONG)
+            my.l_rest[T::LONG ? i / 2 : 0][i % 2] = 0.0f;
     }
     #pragma unroll
     for (int i = 0; i < T::MT * T::VT * 4; i++)
         my.o[i / 4 / T::VT][i / 4 % T::VT][i % 4] = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < T::MT * T::VT * 2 && T::LONG; i++)
+        my.rest[T::LONG ? i / 2 / T::VT : 0][i / 2 % T::VT][i % 2] = { 0 };
 
     const int first = mem.any.first / T::BN * T::BN;
     const int steps = 2 * max(ceil_div(mem.any.end - first, T::BN), 0);
@@ -276,7 +274,7 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
         const bool sees = any.first < j + T::BN && any.end > j;
         [[maybe_unused]] const bool odd = n / 2 % 2;
         const int k_slot = arrived(n);
-        weights<T> w;
+        weights<T> w = {};
 
         if (T::Q_STAYS && n == 0) {
             #pragma unroll
@@ -302,7 +300,7 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                 if (has<CAN>(p, FEAT_HIDES))
                     mark_seen<T>(s, mem.terms.seen[odd]);
             fold_scores<T>(my, unit, s);
-            pack_weights<T>(s, w);
+            pack_weights<T>(s, mem.weight.of(warp), w);
         }
 
         const int v_slot = arrived(n + 1);
@@ -327,6 +325,18 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
         fwd_mma<T, CAN>(p); \
     }
 
+#ifdef TYPE_IS_F32
+KERNEL(NAME, _ranges, f32<EXACT>, CAN_RANGES)
+#if DIM <= 128
+KERNEL(NAME, _long, f32<EXACT_LONG>, CAN_RANGES)
+KERNEL(NAME, _all, f32_special<EXACT_LONG>, CAN_ALL)
+#else    // no registers for compensation: 8192 keys at most
+KERNEL(NAME, _all, f32_special<EXACT>, CAN_ALL)
+#endif
+KERNEL(NAME, _tf32, f32<IN_CORES>, CAN_RANGES)
+KERNEL(NAME, _tf32_all, f32_special<IN_CORES>, CAN_ALL)
+#else
 KERNEL(NAME, _plain, large, CAN_PLAIN)
 KERNEL(NAME, _ranges, large, CAN_RANGES)
 KERNEL(NAME, _all, special, CAN_ALL)
+#endif

@@ -2,7 +2,7 @@
 // softmax/mma.cuh: the tile of fwd_mma.cu: its numbers, what lies in shared memory, and how
 // rows come into it and from there to the tensor cores. TYPE, DIM and DIMV are the image's.
 //
-// Rows of 16-bit elements lie in chunks of 16 bytes. Eight rows at one chunk, which is what
+// Rows lie in chunks of 16 bytes. Eight rows at one chunk, which is what
 // ldmatrix reads at once, are spread over all banks by exchanging chunks (xor) by the row's
 // number.
 #pragma once
@@ -14,23 +14,39 @@
 #include "common/state.cuh"
 #include "softmax/sums.cuh"
 
-template <int WARPS_, int MT_, int BN_, int SLOTS_, int BLOCKS_, bool Q_STAYS_> struct mma {
+// How products are summed: in the tensor cores, of 16-bit types, or of f32 rounded to TF32;
+// or in f32 to its full accuracy, as mma_products32.cuh has it, over the steps plainly or
+// with compensation.
+enum sums { IN_CORES, EXACT, EXACT_LONG };
+
+template <int WARPS_, int MT_, int BN_, int SLOTS_, int BLOCKS_, bool Q_STAYS_,
+          sums SUMS_ = IN_CORES>
+struct mma {
     static constexpr int WARPS = WARPS_;
     static constexpr int MT = MT_;            // operands of 16 rows that a warp has
     static constexpr int BN = BN_;            // keys of a step
     static constexpr int SLOTS = SLOTS_;      // of the ring, each for a step's K or V
     static constexpr int BLOCKS = BLOCKS_;    // groups on a multiprocessor
     static constexpr bool Q_STAYS = Q_STAYS_; // Q in registers, not loaded anew each step
+    static constexpr sums SUMS = SUMS_;
+    static constexpr bool LONG = SUMS == EXACT_LONG;
     static constexpr int THREADS = 32 * WARPS;
     static constexpr int ROWS = 16 * MT, BM = WARPS * ROWS;    // of a warp, of the group
 
     // as the planner counts them; 512 for the group's work
-    static constexpr int BYTES = 2 * (BM * DIM + SLOTS * BN * larger(DIM, DIMV)) + 512;
+    static constexpr int BYTES =
+        elem_bytes<TYPE>() * (BM * DIM + SLOTS * BN * larger(DIM, DIMV)) +
+        (TYPE == TYPE_F32 ? 4 * BM * BN : 0) + 512;
     static constexpr int TERMS = 4 * (BM + 2) * BN;
-    static constexpr int NT = BN / 8, KT = DIM / 16, VT = DIMV / 8;
+    static constexpr int NT = BN / 8, VT = DIMV / 8;
+    static constexpr int KT = DIM * elem_bytes<TYPE>() / 32;    // steps of two chunks
 };
 
-enum { CHUNKS_K = DIM / 8, CHUNKS_V = DIMV / 8 };
+enum {
+    PER = 16 / elem_bytes<TYPE>(),    // elements of a chunk
+    CHUNKS_K = DIM / PER,
+    CHUNKS_V = DIMV / PER
+};
 
 // What single scores need, in the instances that look at them.
 template <typename T, bool TERMS> struct mma_terms {
@@ -39,10 +55,21 @@ template <typename T, bool TERMS> struct mma_terms {
 };
 template <typename T> struct mma_terms<T, false> {};
 
+// Weights on their way from the scores to the products, of f32 alone.
+template <typename T, bool F32> struct mma_weights {
+    float4 w[T::WARPS][T::ROWS * T::BN / 4];
+
+    __device__ float4 *of(int warp) { return w[warp]; }
+};
+template <typename T> struct mma_weights<T, false> {
+    __device__ float4 *of(int) { return NULL; }
+};
+
 template <typename T, int CAN> struct shared {
     float4 q[T::BM * CHUNKS_K];
     float4 ring[T::SLOTS][T::BN * larger(CHUNKS_K, CHUNKS_V)];
     mma_terms<T, (CAN & FEAT_TERMS) != 0> terms;
+    mma_weights<T, TYPE == TYPE_F32> weight;
 
     // the group's work
     attn_sequence seq;
@@ -63,22 +90,27 @@ template <int CHUNKS> DEVICE int place_of(int r, int c)
 // Where the term of row x and column c lies: columns in eights, exchanged likewise.
 template <typename T> DEVICE int place_of_term(int x, int c)
 {
-    return x * T::BN + (c ^ (x & 3) * 8);
+    return x * T::BN + (c ^ (x & (T::BN == 16 ? 1 : 3)) * 8);
 }
 
 // 16 bytes of a row, element by element; what is past its depth is 0 and not read.
-DEVICE float4 gather(const uint16_t *x, int64_t row, int64_t stride, int c, int depth)
+DEVICE float4 gather(const void *x, int64_t row, int64_t stride, int c, int depth)
 {
-    uint32_t u[8];
+    uint32_t u[PER];
 
     #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const uint32_t e = x[row + min(c + i, max(depth, 1) - 1) * stride];
+    for (int i = 0; i < PER; i++) {
+        const int64_t at = row + min(c + i, max(depth, 1) - 1) * stride;
+        const uint32_t e =
+            TYPE == TYPE_F32 ? ((const uint32_t *)x)[at] : ((const uint16_t *)x)[at];
 
         u[i] = c + i < depth ? e : 0;
     }
-    return make_float4(__uint_as_float(u[0] | u[1] << 16), __uint_as_float(u[2] | u[3] << 16),
-                       __uint_as_float(u[4] | u[5] << 16), __uint_as_float(u[6] | u[7] << 16));
+    #pragma unroll
+    for (int i = 0; i < 4 && PER == 8; i++)
+        u[i] = u[2 * i % PER] | u[(2 * i + 1) % PER] << 16;
+    return make_float4(__uint_as_float(u[0]), __uint_as_float(u[1]), __uint_as_float(u[2]),
+                       __uint_as_float(u[3]));
 }
 
 // Brings rows j .. j + HEIGHT - 1 of a view into shared memory, by all threads. Rows outside
@@ -89,19 +121,20 @@ DEVICE void fetch(const attn_kparams &p, float4 *to, const void *x, const attn_r
 {
     constexpr int PASS = THREADS / CHUNKS;    // rows at once
     [[maybe_unused]] constexpr int TOGETHER = (CAN & FEAT_PAGES) != 0 ? 2 : 1;
-    const uint16_t *const u = (const uint16_t *)x;
+    constexpr int64_t BYTES = elem_bytes<TYPE>();
+    const char *const bytes = (const char *)x;
     const int me = threadIdx.x;
 
     if (THREADS % CHUNKS == 0 && PASS % 8 == 0 && HEIGHT % larger(PASS, 1) == 0 && whole &&
         j >= range.first && range.end - j >= HEIGHT && !has<CAN>(p, FEAT_PAGES)) {
         const int r = me / CHUNKS, c = me % CHUNKS;
-        const uint16_t *from = u + rows.base + (j + r) * rows.stride_l + c * 8;
-        const int64_t pass = PASS * rows.stride_l;
+        const char *from = bytes + (rows.base + (j + r) * rows.stride_l + c * PER) * BYTES;
+        const int64_t pass = PASS * rows.stride_l * BYTES;
         float4 *const at = to + place_of<CHUNKS>(r, c);
 
         #pragma unroll
         for (int i = 0; i < HEIGHT / larger(PASS, 1); i++, from += pass)
-            device_copy<16>((float *)(at + i * PASS * CHUNKS), from, c * 8 < depth);
+            device_copy<16>((float *)(at + i * PASS * CHUNKS), from, c * PER < depth);
         return;
     }
     #pragma unroll TOGETHER
@@ -113,38 +146,17 @@ DEVICE void fetch(const attn_kparams &p, float4 *to, const void *x, const attn_r
         float4 *const at = to + place_of<CHUNKS>(r, c);
 
         if (whole)
-            device_copy<16>((float *)at, u + row + c * 8, inside && c * 8 < depth);
+            device_copy<16>((float *)at, bytes + (row + c * PER) * BYTES,
+                            inside && c * PER < depth);
         else
-            *at = gather(u, row, rows.stride_d, c * 8, inside ? depth : 0);
+            *at = gather(x, row, rows.stride_d, c * PER, inside ? depth : 0);
     }
 }
 
-// The first operand from 16 rows of Q, at 16 columns.
+// The first operand from 16 rows of Q, at two chunks of columns.
 DEVICE void load_queries(uint32_t (&a)[4], const float4 *rows, int k)
 {
     const int lane = threadIdx.x % 32;
 
     device_matrices(a, rows + place_of<CHUNKS_K>(lane % 16, 2 * k + lane / 16));
-}
-
-// Exchanges w[n] of lane % 4 = k with w[k] of lane % 4 = n.
-DEVICE void turn_quad(uint32_t (&w)[4])
-{
-    const int lane = threadIdx.x % 4;
-
-    #pragma unroll
-    for (int bit = 1; bit < 4; bit *= 2) {
-        const bool odd = lane & bit;
-
-        #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            if (n & bit)
-                continue;
-
-            const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? w[n] : w[n | bit], bit);
-
-            w[n] = odd ? got : w[n];
-            w[n | bit] = odd ? w[n | bit] : got;
-        }
-    }
 }

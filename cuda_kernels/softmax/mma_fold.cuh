@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// softmax/mma_fold.cuh: what a warp of fwd_mma.cu does with a step's keys once they are in
-// shared memory: scores, their fold into its rows, products with V.
+// softmax/mma_fold.cuh: what a warp of fwd_mma.cu does with a step's scores: terms, masks,
+// their fold into its rows.
 //
-// In the registers of mma.m16n8k16 a lane has, of each 16 rows, row lane / 4 and that + 8
-// ("half" 0 and 1), and of each eight columns 2 (lane % 4) and the next.
+// In the registers of mma a lane has, of each 16 rows, row lane / 4 and that + 8 ("half" 0
+// and 1), and of each eight columns 2 (lane % 4) and the next.
 #pragma once
 #include "softmax/mma.cuh"
 
@@ -12,45 +12,11 @@
 template <typename T> struct rows_state {
     float m[T::MT][2], l[T::MT][2];
     float o[T::MT][T::VT][4];
+    float l_rest[T::LONG ? T::MT : 1][2];
+    rests rest[T::LONG ? T::MT : 1][T::VT][2];    // of o, two columns each
 };
 
 template <typename T> using scores = float[T::MT][T::NT][4];
-
-// S = Q K^T. `stays`: Q as it was loaded before, if T::Q_STAYS.
-template <typename T>
-DEVICE void find_scores(const float4 *q, const uint32_t (&stays)[T::MT][T::KT][4],
-                        const float4 *k, scores<T> &s)
-{
-    const int lane = threadIdx.x % 32, r = lane % 8 + lane / 16 * 8, odd = lane / 8 % 2;
-
-    #pragma unroll
-    for (int i = 0; i < T::MT * T::NT * 4; i++)
-        s[i / 4 / T::NT][i / 4 % T::NT][i % 4] = 0.0f;
-    #pragma unroll
-    for (int x = 0; x < T::KT; x++) {
-        uint32_t a[T::MT][4];
-
-        #pragma unroll
-        for (int mt = 0; mt < T::MT; mt++) {
-            if (!T::Q_STAYS)
-                load_queries(a[mt], q + mt * 16 * CHUNKS_K, x);
-            #pragma unroll
-            for (int i = 0; i < 4 && T::Q_STAYS; i++)
-                a[mt][i] = stays[mt][x][i];
-        }
-        #pragma unroll
-        for (int t = 0; t < T::NT; t += 2) {
-            uint32_t b[4];
-
-            device_matrices(b, k + t * 8 * CHUNKS_K + place_of<CHUNKS_K>(r, 2 * x + odd));
-            #pragma unroll
-            for (int mt = 0; mt < T::MT; mt++) {
-                device_multiply<TYPE>(s[mt][t], a[mt], b[0], b[1]);
-                device_multiply<TYPE>(s[mt][t + 1], a[mt], b[2], b[3]);
-            }
-        }
-    }
-}
 
 // Softcap, and terms from shared memory; scores are in natural units then. x: the warp's
 // first row in the group.
@@ -169,7 +135,15 @@ DEVICE void fold_scores(rows_state<T> &my, float unit, scores<T> &s)
             w = state_exp2(fmaf(w, unit, -top));
             sum += w;
         }
-        my.l[mt][half] = my.l[mt][half] * factor + sum;
+        my.l[mt][half] *= factor;
+        if (T::LONG) {
+            float &rest = my.l_rest[T::LONG ? mt : 0][half];
+
+            rest *= factor;
+            add_compensated<TYPE_F32>(my.l[mt][half], rest, sum);
+        } else {
+            my.l[mt][half] += sum;
+        }
         if (!__any_sync(0xffffffffu, factor != 1.0f))
             continue;
         #pragma unroll
@@ -178,41 +152,9 @@ DEVICE void fold_scores(rows_state<T> &my, float unit, scores<T> &s)
 
             o = rescaled(o, factor);
         }
-    }
-}
-
-// Weights as the first operand of the product with V: the registers are where they are.
-template <typename T> using weights = uint32_t[T::NT / 2][T::MT][4];
-
-template <typename T> DEVICE void pack_weights(const scores<T> &s, weights<T> &w)
-{
-    #pragma unroll
-    for (int i = 0; i < T::NT * T::MT * 2; i++) {
-        const int t = i / 4 / T::MT, mt = i / 4 % T::MT, column = i / 2 % 2, half = i % 2;
-
-        w[t][mt][i % 4] = device_pair<TYPE>(s[mt][2 * t + column][half * 2],
-                                            s[mt][2 * t + column][half * 2 + 1]);
-    }
-}
-
-// O += P V.
-template <typename T>
-DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my)
-{
-    const int lane = threadIdx.x % 32, r = lane % 16, odd = lane / 16;
-
-    #pragma unroll
-    for (int t = 0; t < T::NT / 2; t++) {
         #pragma unroll
-        for (int n = 0; n < T::VT; n += 2) {
-            uint32_t b[4];
-
-            device_matrices_turned(b, v + t * 16 * CHUNKS_V + place_of<CHUNKS_V>(r, n + odd));
-            #pragma unroll
-            for (int mt = 0; mt < T::MT; mt++) {
-                device_multiply<TYPE>(my.o[mt][n], w[t][mt], b[0], b[1]);
-                device_multiply<TYPE>(my.o[mt][n + 1], w[t][mt], b[2], b[3]);
-            }
-        }
+        for (int n = 0; n < T::VT && T::LONG; n++)
+            my.rest[T::LONG ? mt : 0][n][half] =
+                rescaled_rests(my.rest[T::LONG ? mt : 0][n][half], factor);
     }
 }

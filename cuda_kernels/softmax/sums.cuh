@@ -35,3 +35,24 @@ template <int TYPE> DEVICE void add_compensated(float &sum, float &rest, float x
     if (!fine)
         rest = 0.0f;
 }
+
+// The rests of two sums in one register, 8 bits of each: they are below 2^-24 of their
+// sums, and registers are what kernels have least of.
+struct rests {
+    uint32_t pair;
+};
+
+DEVICE float first_rest(rests x) { return __uint_as_float(x.pair << 16); }
+DEVICE float second_rest(rests x) { return __uint_as_float(x.pair & 0xffff0000u); }
+
+// Towards 0: a rest that is taken off its sum then changes no bit of it that the exact one
+// would not.
+DEVICE rests pack_rests(float a, float b)
+{
+    return { __byte_perm(__float_as_uint(a), __float_as_uint(b), 0x7632) };
+}
+
+DEVICE rests rescaled_rests(rests x, float factor)
+{
+    return pack_rests(rescaled(first_rest(x), factor), rescaled(second_rest(x), factor));
+}

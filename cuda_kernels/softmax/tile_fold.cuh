@@ -72,22 +72,6 @@ DEVICE void add_values(float4 (&o)[T::RM][T::RV], const float *w, const float *v
     }
 }
 
-// The rests of two sums in one register, 8 bits of each: they are below 2^-24 of their
-// sums, and registers are what this kernel has least of.
-struct rests {
-    uint32_t pair;
-};
-
-DEVICE float first_rest(rests x) { return __uint_as_float(x.pair << 16); }
-DEVICE float second_rest(rests x) { return __uint_as_float(x.pair & 0xffff0000u); }
-
-// Towards 0: a rest that is taken off its sum then changes no bit of it that the exact one
-// would not.
-DEVICE rests pack_rests(float a, float b)
-{
-    return { __byte_perm(__float_as_uint(a), __float_as_uint(b), 0x7632) };
-}
-
 // o += part; LONG: compensated. Where the sum is no finite number there is no rest.
 template <typename T, bool LONG>
 DEVICE void add_tile(float4 (&o)[T::RM][T::RV], rests (&extra)[T::RM][2 * T::RV],
@@ -123,11 +107,6 @@ DEVICE float4 rescaled4(float4 sum, float factor)
 {
     return make_float4(rescaled(sum.x, factor), rescaled(sum.y, factor),
                        rescaled(sum.z, factor), rescaled(sum.w, factor));
-}
-
-DEVICE rests rescaled_rests(rests x, float factor)
-{
-    return pack_rests(rescaled(first_rest(x), factor), rescaled(second_rest(x), factor));
 }
 
 // What fold_scores() still has to do: scale; that and mask; nothing.

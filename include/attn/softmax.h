@@ -68,7 +68,8 @@ extern "C" {
  * Pages. K and V are [pages, Hkv, page size, D]; key j of batch b is row j % page
  * size of page block_table[b, j / page size].
  *
- * Scores, maxima, sums and products with V are kept in f32 for every type; the
+ * Scores, maxima, sums and products with V are kept in f32 for every type, and of f32
+ * in its full accuracy unless ATTN_USE_ALLOW_TF32 is given; the
  * running maximum starts at -inf, so any finite number is an ordinary number; a score
  * that f32 cannot hold is an infinity, and positions are compared exactly but enter
  * ALiBi as f32.
@@ -100,6 +101,11 @@ extern "C" {
 #define ATTN_USE_PACKED_K (1u << 16) /* no field: K and V packed by cu_k      */
 #define ATTN_USE_PAGES   (1u << 17) /* page_size; attn_args.block_table is
                                        given; not with PACKED_K               */
+#define ATTN_USE_ALLOW_TF32 (1u << 19) /* no field: products of f32 may be rounded
+                                       to TF32, 11 significant bits, for speed:
+                                       a relative error of about 1e-3. A
+                                       permission, not a wish; 16-bit types have
+                                       nothing of it                          */
 
 typedef enum attn_align {
     ATTN_ALIGN_TOP_LEFT = 0,    /* the first query sees the first key */

@@ -77,6 +77,7 @@ typedef struct attn_problem {
     attn_type type_bias;                   /* NONE: there is no bias          */
     int64_t page_size;                     /* 0: no pages                     */
     int32_t scale_given;                   /* text prints it                  */
+    int32_t allow_tf32;                    /* f32 only                        */
     attn_layout layout[ATTN_TENSOR_COUNT]; /* never ELEMENT: 4 or 2 bytes     */
 } attn_problem;
 

@@ -21,7 +21,7 @@ enum {
                 ATTN_USE_SCALE | ATTN_USE_LENS_KV | ATTN_USE_LSE | ATTN_USE_LAYOUT |
                 ATTN_USE_SOFTCAP | ATTN_USE_BIAS | ATTN_USE_MASK | ATTN_USE_ALIBI |
                 ATTN_USE_SINKS | ATTN_USE_LENS_Q | ATTN_USE_OFFSETS | ATTN_USE_PACKED_Q |
-                ATTN_USE_PACKED_K | ATTN_USE_PAGES
+                ATTN_USE_PACKED_K | ATTN_USE_PAGES | ATTN_USE_ALLOW_TF32
 };
 
 static const int64_t MOST = INT32_MAX;
@@ -244,6 +244,7 @@ void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *d)
     read_position(p, d);
     p->scale_given = (d->use & ATTN_USE_SCALE) != 0;
     p->scale = p->scale_given ? d->scale : (float)(1.0 / sqrt((double)p->d));
+    p->allow_tf32 = p->type == ATTN_F32 && (d->use & ATTN_USE_ALLOW_TF32);
     if ((d->use & ATTN_USE_SOFTCAP) && d->softcap > 0) {
         p->features |= ATTN_FEAT_SOFTCAP;
         p->softcap = d->softcap;
@@ -294,6 +295,8 @@ void attn_problem_to_softmax(const attn_problem *p, attn_softmax_desc *d)
             d->use |= decided[i].use;
     if (p->scale_given)
         d->use |= ATTN_USE_SCALE;
+    if (p->allow_tf32)
+        d->use |= ATTN_USE_ALLOW_TF32;
     for (int t = 0; t < ATTN_TENSOR_COUNT; t++)
         if (p->layout[t] != ATTN_LAYOUT_16)
             d->use |= ATTN_USE_LAYOUT;

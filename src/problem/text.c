@@ -110,6 +110,8 @@ void attn_problem_text(const attn_problem *p, attn_text *text)
     if (p->features & ATTN_FEAT_LSE)
         attn_text_add(text, ",lse");
     layout_text(p, text);
+    if (p->allow_tf32)
+        attn_text_add(text, ",allow=tf32");
 }
 
 /* Parsing: one field at a time, into a descriptor whose rules are checked last. */
@@ -233,6 +235,7 @@ static const struct {
     { "lse", FLAG, 0, ATTN_USE_LSE, false, "lse" },
     { "layout=", LAYOUT, 0, ATTN_USE_LAYOUT, false,
       "layout=CLASS or layout=CLASS:CLASS:CLASS:CLASS, of 16, 8, 4, 2 and any" },
+    { "allow=tf32", FLAG, 0, ATTN_USE_ALLOW_TF32, false, "allow=tf32" },
 };
 
 enum { N_FIELDS = sizeof fields / sizeof fields[0], N_TYPES = 3 };

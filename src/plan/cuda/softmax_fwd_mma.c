@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/cuda/softmax_fwd_mma.c: f16 and bf16 on tensor cores, from compute capability 8.0
- * on. */
+/* plan/cuda/softmax_fwd_mma.c: tensor cores, from compute capability 8.0 on: f16, bf16, and
+ * f32 in full accuracy or, where that is allowed, in TF32. */
 #include <attn/device.h>
 
 #include "core/size.h"
@@ -8,8 +8,7 @@
 
 enum {
     WORK_BYTES = 512, /* what a group writes down of its own work */
-    N_CLASSES = 6,
-    N_TYPES = 2
+    SHORT_KEYS = 8192 /* of f32, summed without compensation: 256 sums of 32 products */
 };
 
 /* As cuda_kernels/softmax/fwd_mma.cu has them: warps, 16-row operands of a warp, keys of a
@@ -18,44 +17,67 @@ typedef struct tile {
     int32_t warps, mt, bn, slots;
 } tile;
 
-/* Classes of head sizes: D and Dv are padded up to one. Large: 128 queries, so that K and V
- * come from the second cache at no more than it can give. 32 rows a warp halve what is loaded
- * from shared memory, and fit the registers up to 128 columns of O. Special: the instances
- * that look at single scores, with 32 KiB of terms; and for less shared memory than the
+/* The instances. Features are data to the kernels; plain knows no ranges of keys at all,
+ * ranges those, all also single scores and pages. Of f32 long is ranges with compensated
+ * sums. */
+enum { PLAIN, RANGES, LONG, ALL, TF32, TF32_ALL, N_KINDS };
+
+static const char *const kind_name[N_KINDS] = { "plain", "ranges", "long",
+                                                "all",   "tf32",   "tf32_all" };
+
+/* A class of head sizes: D and Dv are padded up to it. Large: 128 queries of 16-bit types, so
+ * that K and V come from the second cache at no more than it can give; 32 rows a warp halve
+ * what is loaded from shared memory, and fit the registers up to 128 columns of O. f32 has
+ * twice the bytes and a quarter of the speed, and 64 queries; of D 256 it has 128, since only
+ * one group fits. Special: with the terms of a step; and for less shared memory than the
  * large tile wants, within the 99 KiB of compute capability 8.6. */
-static const struct class
+typedef struct class
 {
     int32_t d, dv;
     tile large, special;
-} classes[N_CLASSES] = {
-    { 64, 64, { 4, 2, 64, 3 }, { 4, 2, 64, 2 } },
-    { 96, 96, { 4, 2, 64, 3 }, { 4, 2, 64, 2 } },
-    { 128, 128, { 4, 2, 64, 3 }, { 4, 2, 64, 2 } },
-    { 192, 128, { 8, 1, 64, 2 }, { 4, 1, 32, 2 } },
-    { 192, 192, { 8, 1, 64, 2 }, { 4, 1, 32, 2 } },
-    { 256, 256, { 8, 1, 64, 2 }, { 4, 1, 32, 2 } },
+    const char *kernels[N_KINDS]; /* NULL: there is none */
+} class;
+
+#define KERNELS_16(name)                              \
+    {                                                 \
+        [PLAIN] = "softmax_fwd_mma_" name "_plain",   \
+        [RANGES] = "softmax_fwd_mma_" name "_ranges", \
+        [ALL] = "softmax_fwd_mma_" name "_all"        \
+    }
+#define CLASSES_16(type)                                                              \
+    {                                                                                 \
+        { 64, 64, { 4, 2, 64, 3 }, { 4, 2, 64, 2 }, KERNELS_16(type "_d64") },        \
+            { 96, 96, { 4, 2, 64, 3 }, { 4, 2, 64, 2 }, KERNELS_16(type "_d96") },    \
+            { 128, 128, { 4, 2, 64, 3 }, { 4, 2, 64, 2 }, KERNELS_16(type "_d128") }, \
+            { 192,                                                                    \
+              128,                                                                    \
+              { 8, 1, 64, 2 },                                                        \
+              { 4, 1, 32, 2 },                                                        \
+              KERNELS_16(type "_d192_dv128") },                                       \
+            { 192, 192, { 8, 1, 64, 2 }, { 4, 1, 32, 2 }, KERNELS_16(type "_d192") }, \
+            { 256, 256, { 8, 1, 64, 2 }, { 4, 1, 32, 2 }, KERNELS_16(type "_d256") }, \
+    }
+#define KERNELS_32(name)                                                                  \
+    {                                                                                     \
+        [RANGES] = "softmax_fwd_mma_" name "_ranges",                                     \
+        [LONG] = "softmax_fwd_mma_" name "_long", [ALL] = "softmax_fwd_mma_" name "_all", \
+        [TF32] = "softmax_fwd_mma_" name "_tf32",                                         \
+        [TF32_ALL] = "softmax_fwd_mma_" name "_tf32_all"                                  \
+    }
+
+enum { N_TYPES = 3, N_CLASSES = 6 };
+static const class classes[N_TYPES][N_CLASSES] = {
+    /* 256 columns leave no registers for compensation */
+    { { 64, 64, { 4, 1, 64, 2 }, { 4, 1, 32, 2 }, KERNELS_32("f32_d64") },
+      { 128, 128, { 4, 1, 64, 2 }, { 4, 1, 32, 2 }, KERNELS_32("f32_d128") },
+      { 256, 256, { 8, 1, 32, 2 }, { 4, 1, 16, 2 }, KERNELS_32("f32_d256") } },
+    CLASSES_16("f16"),
+    CLASSES_16("bf16"),
 };
-
-/* Features are data to the kernels; plain knows no ranges of keys at all, ranges those, all
- * the features of single scores, pages, and rows that don't come 16 bytes at a time. */
-enum { PLAIN, RANGES, ALL, N_KINDS };
-
-#define KINDS(type, dims)                                                              \
-    {                                                                                  \
-        "softmax_fwd_mma_" type dims "_plain", "softmax_fwd_mma_" type dims "_ranges", \
-            "softmax_fwd_mma_" type dims "_all"                                        \
-    }
-#define CLASSES(type)                                                               \
-    {                                                                               \
-        KINDS(type, "_d64"), KINDS(type, "_d96"), KINDS(type, "_d128"),             \
-            KINDS(type, "_d192_dv128"), KINDS(type, "_d192"), KINDS(type, "_d256"), \
-    }
-static const char *const kernels[N_TYPES][N_CLASSES][N_KINDS] = { CLASSES("f16"),
-                                                                  CLASSES("bf16") };
 
 /* Shared memory, line by line, as the kernel's struct has it. */
 typedef struct budget {
-    int64_t q, ring, terms;
+    int64_t q, ring, weights, terms;
 } budget;
 
 static int64_t queries_of(const tile *t)
@@ -63,68 +85,74 @@ static int64_t queries_of(const tile *t)
     return 16 * t->warps * t->mt;
 }
 
-static budget budget_of(const struct class *k, const tile *t)
+static budget budget_of(const attn_problem *p, const class *k, const tile *t)
 {
+    const int64_t bytes = (int64_t)attn_type_bytes(p->type);
+
     return (budget){
-        .q = 2 * queries_of(t) * k->d,
-        .ring = 2 * t->slots * t->bn * attn_max(k->d, k->dv),
+        .q = bytes * queries_of(t) * k->d,
+        .ring = bytes * t->slots * t->bn * attn_max(k->d, k->dv),
+        .weights = p->type == ATTN_F32 ? 4 * queries_of(t) * t->bn : 0,
         .terms = t == &k->special ? 4 * (queries_of(t) + 2) * t->bn : 0,
     };
 }
 
-static bool fits(const struct class *k, const tile *t, const attn_caps *c)
+static bool fits(const attn_problem *p, const class *k, const tile *t, const attn_caps *c)
 {
-    const budget b = budget_of(k, t);
+    const budget b = budget_of(p, k, t);
 
     return 32 * t->warps <= c->max_group &&
-           b.q + b.ring + b.terms + WORK_BYTES <= c->fast_bytes;
+           b.q + b.ring + b.weights + b.terms + WORK_BYTES <= c->fast_bytes;
 }
 
 /* NULL: D or Dv is over the largest. */
-static const struct class *find_class(const attn_problem *p)
+static const class *find_class(const attn_problem *p)
 {
-    for (int i = 0; i < N_CLASSES; i++)
-        if (p->d <= classes[i].d && p->dv <= classes[i].dv)
-            return &classes[i];
+    for (int i = 0; i < N_CLASSES; i++) {
+        const class *const k = &classes[p->type - ATTN_F32][i];
+
+        if (p->d <= k->d && p->dv <= k->dv)
+            return k;
+    }
     return NULL;
-}
-
-/* Rows of `dim` elements can be moved 16 bytes at a time. */
-static bool whole(const attn_problem *p, int tensor, int64_t dim)
-{
-    return p->layout[tensor] == ATTN_LAYOUT_16 && dim % 8 == 0;
-}
-
-static bool all_whole(const attn_problem *p)
-{
-    return whole(p, ATTN_TENSOR_Q, p->d) && whole(p, ATTN_TENSOR_K, p->d) &&
-           whole(p, ATTN_TENSOR_V, p->dv) && whole(p, ATTN_TENSOR_O, p->dv);
 }
 
 static const tile *find_tile(const attn_problem *p, const attn_caps *c)
 {
     enum { EACH_SCORE = ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_PAGES };
-    const struct class *const k = find_class(p);
-    const bool special = p->features & EACH_SCORE || !all_whole(p);
+    const class *const k = find_class(p);
 
-    if (!special && fits(k, &k->large, c))
+    if (!(p->features & EACH_SCORE) && fits(p, k, &k->large, c))
         return &k->large;
-    return fits(k, &k->special, c) ? &k->special : NULL;
+    return fits(p, k, &k->special, c) ? &k->special : NULL;
+}
+
+static int find_kind(const attn_problem *p, const class *k, const tile *t)
+{
+    const bool ranged = p->features & ~(uint32_t)ATTN_FEAT_LSE ||
+                        attn_problem_bounded_left(p) || attn_problem_bounded_right(p);
+
+    if (t == &k->special)
+        return p->allow_tf32 ? TF32_ALL : ALL;
+    if (p->type != ATTN_F32)
+        return ranged ? RANGES : PLAIN;
+    return p->allow_tf32 ? TF32 : p->lk > SHORT_KEYS ? LONG : RANGES;
 }
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
+    const class *const k = find_class(p);
     const tile *t;
     int64_t groups;
 
-    if (p->type == ATTN_F32)
-        return "takes f16 and bf16, not f32";
     if (c->capability < 80)
         return "wants compute capability 8.0 or more";
-    if (!find_class(p))
+    if (!k)
         return "D or Dv is over 256";
     if (!attn_cuda_counts(p))
         return "the tiles of so many queries or keys end beyond 2^31 - 1";
+    if (p->type == ATTN_F32 && k->d == 256 && p->lk > SHORT_KEYS && !p->allow_tf32)
+        return "D or Dv over 128 leave no registers for the sums of so many keys in f32";
     if (!(t = find_tile(p, c)))
         return "no tile fits the shared memory and the limit of threads";
     if (!attn_mul(attn_ceil_div(p->lq, queries_of(t)), p->b * p->hq, &groups) ||
@@ -133,18 +161,22 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
+/* Rows of `dim` elements can be moved 16 bytes at a time. */
+static bool whole(const attn_problem *p, int tensor, int64_t dim)
+{
+    return p->layout[tensor] == ATTN_LAYOUT_16 &&
+           dim * (int64_t)attn_type_bytes(p->type) % 16 == 0;
+}
+
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
-    const struct class *const k = find_class(p);
+    const class *const k = find_class(p);
     const tile *const t = find_tile(p, c);
-    const budget b = budget_of(k, t);
-    const bool ranged = p->features & ~(uint32_t)ATTN_FEAT_LSE ||
-                        attn_problem_bounded_left(p) || attn_problem_bounded_right(p);
-    const int kind = t == &k->special ? ALL : ranged ? RANGES : PLAIN;
-    static const char *const kind_name[] = { "plain", "ranges", "all" };
+    const int kind = find_kind(p, k, t);
+    const budget b = budget_of(p, k, t);
 
-    step->kernel = kernels[p->type - ATTN_F16][k - classes][kind];
+    step->kernel = k->kernels[kind];
     step->tile_q = queries_of(t);
     step->tile_k = t->bn;
     step->block = 32 * t->warps;
@@ -157,20 +189,20 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
                          (long long)queries_of(t), t->bn, t->warps, t->slots, k->d, k->dv,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type),
                          kind_name[kind]);
-    out->tile_reason = kind != ALL ? "large: it fits, and rows come 16 bytes at a time"
-                       : all_whole(p)
-                           ? "special: for single scores or pages, or the large tile does "
-                             "not fit this device"
-                           : "special: some rows do not come 16 bytes at a time";
+    out->tile_reason = t == &k->large ? "large: it fits, and no single score is looked at"
+                       : fits(p, k, &k->large, c)
+                           ? "special: for single scores or pages"
+                           : "special: the large tile does not fit this device";
     attn_choice_budget(out, "q, the whole tile", b.q);
     attn_choice_budget(out, "k and v, a ring of slots", b.ring);
+    attn_choice_budget(out, "weights on their way", b.weights);
     attn_choice_budget(out, "terms of a step, keys seen", b.terms);
     attn_choice_budget(out, "the group's work", WORK_BYTES);
 }
 
 const attn_variant attn_cuda_softmax_fwd_mma_variant = {
     .name = "softmax_fwd_mma",
-    .about = "fused, online softmax on tensor cores; f16 and bf16, every feature",
+    .about = "fused, online softmax on tensor cores; every feature, f32 in three products",
     .features = ATTN_FEATURES_ALL,
     .traits = ATTN_TRAIT_BY_NAME,
     .applicable = applicable,

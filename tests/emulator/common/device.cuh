@@ -206,6 +206,57 @@ DEVICE void device_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
     }
 }
 
+DEVICE uint32_t device_tf32(uint32_t x)
+{
+    const bool finite = (x & 0x7f800000u) != 0x7f800000u;
+
+    return finite ? (x + 0x1000u) & 0xffffe000u : x;
+}
+
+// What the hardware takes of a word.
+static inline float emulated_tf32(uint64_t word)
+{
+    return __uint_as_float((uint32_t)word & 0xffffe000u);
+}
+
+// The hardware's sum of a row is cut off, not rounded.
+static inline float emulated_sum(double x)
+{
+    const float f = (float)x;
+    const uint32_t u = __float_as_uint(f);
+
+    return fabs((double)f) > fabs(x) && f - f == 0 ? __uint_as_float(u - 1) : f;
+}
+
+DEVICE void device_multiply_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                 uint32_t b1)
+{
+    const int lane = threadIdx.x % 32;
+    emulated_words all;
+
+    for (int i = 0; i < 4; i++)
+        all.mine()[i] = a[i];
+    all.mine()[4] = b0;
+    all.mine()[5] = b1;
+    all.there();
+    for (int e = 0; e < 4; e++) {
+        const int row = lane / 4, column = lane % 4 * 2 + e % 2;
+        double sum = c[e];
+
+        for (int k = 0; k < 8; k++)
+            sum += (double)emulated_tf32(all.lane[row * 4 + k % 4][e / 2 + k / 4 * 2]) *
+                   emulated_tf32(all.lane[column * 4 + k % 4][4 + k / 4]);
+        c[e] = emulated_sum(sum);
+    }
+}
+
+DEVICE void device_product_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                uint32_t b1)
+{
+    c[0] = c[1] = c[2] = c[3] = 0.0f;
+    device_multiply_tf32(c, a, b0, b1);
+}
+
 template <int BYTES> DEVICE void device_copy(float *to, const void *from, bool inside)
 {
     emulated_copy(to, from, BYTES, inside);
