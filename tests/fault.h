@@ -73,7 +73,7 @@ double trial_tolerance(const trial *t, double largest_score);
 void near(const trial *t, const char *what, int64_t i, double have, double want,
           double tolerance);
 
-/* Row `row` of O is 0 and its LSE is `lse`, exactly. */
+/* Row `row` of O is 0 and its LSE is `lse`, exactly; NaN is like NaN. */
 void row_is_empty(const trial *t, int64_t row, float lse);
 
 /* A copy of a contiguous tensor in the device's memory; attn_memory_free() its data. */

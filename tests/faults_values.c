@@ -3,6 +3,8 @@
  * (B huge values, F LSE, G sinks, P softcap and scale). */
 #include "tests/fault.h"
 
+#include <float.h>
+
 /* B4: large f16 products do not overflow. */
 static void large_f16(const subject *who)
 {
@@ -272,6 +274,67 @@ static void sinks_alone(const subject *who)
     trial_free(&t);
 }
 
+/* A row that sees no key has the sink for its LSE, whatever that is, by whatever way its
+ * keys are hidden; keys that it does see lose all weight to a sink of +inf. */
+static void sinks_at_the_ends(const subject *who)
+{
+    static const struct {
+        const char *problem;
+        int from; /* the first row of a head that sees keys */
+    } cases[] = {
+        { "softmax_fwd:f32,b1,hq2,hkv1,lq3,lk70,d8,mask,sinks,lse", 1 },
+        { "softmax_fwd:f32,b1,hq2,hkv1,lq3,lk70,d8,bias=f32,sinks,lse", 1 },
+        { "softmax_fwd:f32,b1,hq2,hkv1,lq3,lk2,d8,causal,align=br,sinks,lse", 1 },
+        { "softmax_fwd:f32,b1,hq2,hkv1,lq3,lk70,d8,offset=100,window=3:0,sinks,lse", 3 },
+        { "softmax_fwd:f32,b1,hq2,hkv1,lq3,lk70,d8,sinks,lens,lse", 3 },
+        { "softmax_fwd:f32,b1,hq2,hkv1,lq1,lk1100,d8,mask,sinks,lse", 1 },
+        { "softmax_fwd:f16,b1,hq4,hkv1,lq3,lk1100,d64,causal,window=0:-1,offset=-1,sinks,"
+          "lse",
+          1 },
+        { "softmax_fwd:f32,b1,hq2,hkv1,lq3,lk700,d8,sinks,lse", 0 },
+        { "softmax_fwd:f16,b1,hq4,hkv1,lq1,lk1100,d64,sinks,lse", 0 },
+    };
+    static const float sinks[] = { INFINITY, -INFINITY, NAN, FLT_MAX, -FLT_MAX, 0 };
+    enum { N_SINKS = sizeof sinks / sizeof sinks[0] };
+
+    for (size_t i = 0; i < N_SINKS * sizeof cases / sizeof cases[0]; i++) {
+        const float sink = sinks[i % N_SINKS];
+        const int from = cases[i / N_SINKS].from;
+        trial t;
+
+        if (!takes(who, cases[i / N_SINKS].problem))
+            continue;
+        trial_make(&t, who, cases[i / N_SINKS].problem);
+        for (int64_t e = 0; e < t.nbias; e++) {
+            if (e / t.desc.len_kv % t.desc.len_q >= from)
+                continue;
+            if (t.mask)
+                t.mask[e] = 0;
+            if (t.bias)
+                t.bias[e] = -INFINITY;
+        }
+        if (t.lens_kv)
+            t.lens_kv[0] = 0;
+        fill(t.sinks, t.desc.heads_q, sink);
+        if (sink == sink && sink < INFINITY)
+            trial_compare(&t);
+        else
+            trial_run(&t);
+        for (int64_t row = 0; row < t.nlse; row++) {
+            const double o = t.o[row * t.desc.dim_qk], lse = t.lse[row];
+
+            if (row % t.desc.len_q < from)
+                row_is_empty(&t, row, sink);
+            else if (sink != sink && (o == o || lse == lse))
+                fail_msg("%s: row %lld: O %g, LSE %g, want NaN", t.name, (long long)row, o,
+                         lse);
+            else if (sink == INFINITY)
+                row_is_empty(&t, row, sink);
+        }
+        trial_free(&t);
+    }
+}
+
 /* G2, F1: split in any number of pieces, the sink counts once; the LSE is one and the
  * same in all variants. One that makes no pieces says so when more are asked for. */
 static void splits(const subject *who)
@@ -390,6 +453,7 @@ EACH(cap_then_bias, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk2,d8,softcap=1,bias=f32,l
 EACH(caps, "softmax_fwd:f32,b1,hq2,hkv1,lq20,lk140,d16,causal,align=br,softcap=2,lse")
 EACH(sinks_take_their_share, "softmax_fwd:f32,b1,hq2,hkv1,lq3,lk1100,d8,sinks,lse")
 EACH(sinks_alone, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk4,d8,sinks,lse")
+EACH(sinks_at_the_ends, "softmax_fwd:f16,b1,hq4,hkv1,lq1,lk1100,d64,sinks,lse")
 EACH(nan_in_sight, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk300,d8,lse")
 EACH(nan_at_the_window, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk200,d8,window=7:0,offset=70,lse")
 EACH(splits, "softmax_fwd:f16,b1,hq4,hkv1,lq1,lk1025,d64,lse")
@@ -409,6 +473,7 @@ int main(void)
         cmocka_unit_test(test_what_is_invalid),
         cmocka_unit_test(test_sinks_take_their_share),
         cmocka_unit_test(test_sinks_alone),
+        cmocka_unit_test(test_sinks_at_the_ends),
         cmocka_unit_test(test_nan_in_sight),
         cmocka_unit_test(test_nan_at_the_window),
         cmocka_unit_test(test_splits),

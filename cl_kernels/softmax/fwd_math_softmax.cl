@@ -58,7 +58,7 @@ static inline void column(const attn_kparams *p, const attn_work *w,
     const int step = work_step(w->cols, NR);
     const attn_range any = range_any(p, seq, i, n), all = range_all(p, seq, i, n);
     const attn_score at = score_run(p, seq, b, h, i, n);
-    attn_row row = state_sink(p, h);
+    attn_row row = state_init();
     floatv top = -INFINITY, reference;
     float lse[VW];
 
@@ -91,7 +91,7 @@ static inline void column(const attn_kparams *p, const attn_work *w,
     for (int j = max(any.end, any.first); j < w->keys; j++)
         STORE((floatv)(0.0f), s + (long)j * step);
 
-    STORE(state_finish(&row), factor);
+    STORE(state_finish_sink(&row, state_sink(p, h)), factor);
     STORE(state_lse(&row), lse);
     for (int x = 0; FEAT_LSE && p->want_lse && x < n; x++)
         p->lse[address_lse(p, seq, b, h, i + x)] = lse[x];

@@ -34,7 +34,7 @@ void attn_softmax_fwd_naive_softmax(SIGNATURE(SOFTMAX_FWD_PARAMS))
     const attn_query me =
         naive_query(&p, (int)(get_group_id(0) / tiles), p.round_query + x);
     __global ELEM *const s = SCORES(&p) + naive_row(&p, &me, COPY);
-    attn_row row = state_sink(&p, me.h);
+    attn_row row = state_init();
     float top = -INFINITY, reference, factor;
 
     if (x >= p.round_queries || me.i >= me.s.queries)
@@ -51,7 +51,7 @@ void attn_softmax_fwd_naive_softmax(SIGNATURE(SOFTMAX_FWD_PARAMS))
             sum += state_weight(elem_load(s, j), reference);
         row.l += sum;
     }
-    factor = state_finish(&row);
+    factor = state_finish_sink(&row, state_sink(&p, me.h));
     for (int j = me.range.first; j < me.range.end; j++)
         elem_store(s, j, factor * state_weight(elem_load(s, j), reference));
     if (FEAT_LSE && p.want_lse)

@@ -2,7 +2,7 @@
 /* softmax/fwd_split_merge.cl: softmax attention forward for few queries and many
  * keys, step 2: the partial states that fwd_split.cl wrote become O and the LSE.
  *
- * Computes  over the pieces of a row, in order, with the sink as one more that has no
+ * Computes  over the pieces of a row, in order, and then the sink as one more that has no
  *           values (m = sink, l = 1, o = 0):
  *             m = max m_p    l = sum exp(m_p - m) l_p    O = sum exp(m_p - m) o_p / l
  * Method    each item has its own columns and goes over the pieces for itself
@@ -67,16 +67,14 @@ static inline floatv add(floatv sum, floatv x, floatv *extra)
     return total;
 }
 
-/* m and l of the whole row, in all lanes; it comes in with the sink. */
+/* m and l of the whole row, in all lanes, without the sink. */
 static inline void merge_row(const attn_parts *t, attn_row *row)
 {
-    const floatv sink = row->m;
     floatv reference, extra = 0.0f;
 
     for (int i = 0; i < t->pieces; i++)
         row->m = state_max((floatv)(t->ml[i * 2]), row->m);
     reference = state_reference(row);
-    row->l *= state_weight(sink, reference);
     for (int i = 0; i < t->pieces; i++) {
         const float l = t->ml[i * 2 + 1];
 
@@ -86,10 +84,9 @@ static inline void merge_row(const attn_parts *t, attn_row *row)
     }
 }
 
-/* Columns d .. d + VW - 1 of O. */
-static inline floatv merge_columns(const attn_parts *t, const attn_row *row, int d)
+/* Columns d .. d + VW - 1 of O, up to the last factor. */
+static inline floatv merge_columns(const attn_parts *t, floatv reference, int d)
 {
-    const floatv reference = state_reference(row);
     floatv sum = 0.0f, extra = 0.0f;
 
     for (int i = 0; i < t->pieces; i++) {
@@ -100,7 +97,7 @@ static inline floatv merge_columns(const attn_parts *t, const attn_row *row, int
             sum = add(sum, select(load_columns(t->o + (long)i * DV, d), (floatv)(0.0f),
                                   w == 0.0f) * w, &extra);
     }
-    return sum * state_finish(row);
+    return sum;
 }
 
 static inline void store_columns(const attn_kparams *p, const attn_rows *rows, long at,
@@ -129,11 +126,14 @@ void attn_softmax_fwd_split_merge(SIGNATURE(SOFTMAX_FWD_PARAMS))
     const attn_sequence s = range_sequence(&p, b);
     const attn_rows o_rows = ADDRESS_QUERIES(&p, o, &s, b, h);
     const long at = address_row(&o_rows, p.round_query + i);
-    attn_row state = state_sink(&p, h);
+    attn_row state = state_init();
+    floatv reference, factor;
 
     if (p.round_query + i >= s.queries)
         return;
     merge_row(&t, &state);
+    reference = state_reference(&state);
+    factor = state_finish_sink(&state, state_sink(&p, h));
     if (FEAT_LSE && p.want_lse && get_local_id(0) == 0) {
         float lane[VW];
 
@@ -142,5 +142,5 @@ void attn_softmax_fwd_split_merge(SIGNATURE(SOFTMAX_FWD_PARAMS))
     }
     if (p.want_o)
         for (int d = get_local_id(0) * VW; d < DV; d += ITEMS * VW)
-            store_columns(&p, &o_rows, at, d, merge_columns(&t, &state, d));
+            store_columns(&p, &o_rows, at, d, merge_columns(&t, reference, d) * factor);
 }

@@ -270,13 +270,14 @@ static inline void panel_store(const attn_panel *t, const attn_kparams *p,
 {
     const attn_rows rows = ADDRESS_QUERIES(p, o, s, b, h);
     __local const float *o = (__local const float *)t->total_o;
+    const float sink = state_sink(p, h);
     floatv scale[NV], lse[NV];
     float lane_scale[NR], lane_lse[NR];
 
     for (int v = 0; v < NV; v++) {
         attn_row row = t->total_row[v];
 
-        scale[v] = state_finish(&row);
+        scale[v] = state_finish_sink(&row, sink);
         lse[v] = state_lse(&row);
         PASTE(vstore, VW)(scale[v], v, lane_scale);
         PASTE(vstore, VW)(lse[v], v, lane_lse);
@@ -316,15 +317,11 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     const attn_panel panel0 = { q_tile, s_tile, term_tile, o_tile, row_tile, o_total,
                                 row_total };
     const attn_rows k_packed = ADDRESS_PACKED(D), v_packed = ADDRESS_PACKED(DV);
-    attn_row first = state_sink(&p, h);
     long k_at[BC], v_at[BC], k_seen[BC], v_seen[BC];
 
     load_queries((__local float *)q_tile, &p, &q_rows, i0, queries);
     for (int r = 0; r < BR / VW; r++)
-        row_total[r] = first;
-    first.l = 0.0f;    /* the sink counts once, but both are held against the same m */
-    for (int r = 0; r < BR / VW; r++)
-        row_tile[r] = first;
+        row_tile[r] = row_total[r] = state_init();
     for (int r = 0; r < BR * DVP / VW; r++)
         o_tile[r] = o_total[r] = 0.0f;
 

@@ -248,6 +248,7 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     const attn_rows v_rows = ADDRESS_KEYS(&p, v, &seq, b, address_head_kv(&p, h));
     const attn_rows o_rows = ADDRESS_QUERIES(&p, o, &seq, b, h);
     const attn_score at = score_run(&p, &seq, b, h, i0, queries);
+    const float sink = state_sink(&p, h);
     const int at_runs = p.len_q >> 31;       /* 0, see end_run() */
     float4 sum[RM][RV];
     attn_row row[RM];
@@ -257,9 +258,7 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
      * elements 4 * (tx + g * TX) .. + 3 of the value rows */
     #pragma unroll
     for (int r = 0; r < RM; r++) {
-        row[r] = state_sink(&p, h);
-        if (tx != 0)
-            row[r].l = 0.0f;                 /* a sink counts once */
+        row[r] = state_init();
         #pragma unroll
         for (int g = 0; g < RV; g++)
             sum[r][g] = 0.0f;
@@ -357,7 +356,7 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
         float factor;
 
         row[r].l = row_sum(row_tile + i * TP);
-        factor = state_finish(&row[r]);
+        factor = state_finish_sink(&row[r], sink);
         if (FEAT_LSE && p.want_lse && i < queries && tx == 0)
             p.lse[address_lse(&p, &seq, b, h, i0 + i)] = state_lse(&row[r]);
 

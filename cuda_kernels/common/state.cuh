@@ -15,17 +15,12 @@ DEVICE attn_row state_init()
     return { -INFINITE, 0.0f };
 }
 
-// A row that begins with the sink of head h, if there are any: a logit without a key.
+// The sink of head h, a logit without a key; -inf without one.
 template <int CAN>
-DEVICE attn_row state_sink(const attn_kparams &p, int64_t h)
+DEVICE float state_sink(const attn_kparams &p, int64_t h)
 {
-    attn_row r = state_init();
-
-    if (has<CAN>(p, FEAT_SINKS)) {
-        r.m = p.sinks[p.sinks_offset + h * p.sinks_stride_h];
-        r.l = r.m == -INFINITE ? 0.0f : 1.0f;
-    }
-    return r;
+    return has<CAN>(p, FEAT_SINKS) ? p.sinks[p.sinks_offset + h * p.sinks_stride_h]
+                                   : -INFINITE;
 }
 
 // As a > b ? a : b with b no NaN: a NaN in `a` is passed over here, and reaches the result
@@ -72,6 +67,17 @@ DEVICE float state_fold(attn_row *r, float top)
 DEVICE float state_finish(const attn_row &r)
 {
     return r.l == 0.0f ? 0.0f : 1.0f / r.l;
+}
+
+// The same, and takes in the sink. It comes after all keys: held against one of +inf,
+// hidden keys would not weigh 0. Its own weight is 1 where it is the largest, also then.
+DEVICE float state_finish_sink(attn_row *r, float sink)
+{
+    const bool none = r->l == 0.0f;
+    const float factor = state_fold(r, sink), reference = state_reference(r->m);
+
+    r->l += sink == reference ? 1.0f : state_weight(sink, reference);
+    return none ? 0.0f : factor / r->l;
 }
 
 // Natural log; -inf for a row without a visible key.

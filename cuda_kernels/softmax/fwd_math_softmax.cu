@@ -104,7 +104,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void NAME(
 
     const attn_range seen = range_any<CAN>(p, seq, query, 1);
     const attn_score run = score_run<CAN>(p, seq, b, h, query, 1);
-    attn_row row = state_sink<CAN>(p, h);
+    attn_row row = state_init();
 
     state_fold(&row, over_group<larger_of>(write_scores(p, run, seen, s), (float *)memory));
     row.l += over_group<sum_of>(write_weights(seen, state_reference(row.m), s),
@@ -113,7 +113,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void NAME(
     write_zeros(max(seen.end, seen.first), w.keys, s);
     if (threadIdx.x > 0)
         return;
-    p.work[w.f + at] = state_finish(row);
+    p.work[w.f + at] = state_finish_sink(&row, state_sink<CAN>(p, h));
     if (has<CAN>(p, FEAT_LSE) && p.want_lse)
         p.lse[address_lse<CAN>(p, seq, b, h, query)] = state_lse(row);
 }

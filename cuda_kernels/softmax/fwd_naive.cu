@@ -169,7 +169,7 @@ KERNEL(NAME, _softmax)
     const int x = (int)(blockIdx.x % tiles * BLOCK + threadIdx.x);
     const query me = find_query(p, blockIdx.x / tiles, p.round_query + x);
     const int64_t row0 = score_row(p, me);
-    attn_row row = state_sink<CAN>(p, me.h);
+    attn_row row = state_init();
     float top = -INFINITE;
 
     if (x >= p.round_queries || me.i >= me.s.queries)
@@ -189,7 +189,7 @@ KERNEL(NAME, _softmax)
         row.l += sum;
     }
 
-    const float factor = state_finish(row);
+    const float factor = state_finish_sink(&row, state_sink<CAN>(p, me.h));
 
     for (int j = me.range.first; j < me.range.end; j++)
         elem_store<TYPE>(

@@ -2,8 +2,8 @@
 // softmax/fwd_split_merge.cu: softmax attention forward for few queries and many keys,
 // step 2: the partial states that fwd_split.cu wrote become O and the LSE.
 //
-// Computes  over the pieces of a row, with the sink as one more that has no values (m =
-//           sink, l = 1, o = 0):
+// Computes  over the pieces of a row, and then the sink as one more that has no values
+//           (m = sink, l = 1, o = 0):
 //             m = max m_p    l = sum exp(m_p - m) l_p    O = sum exp(m_p - m) o_p / l
 // Method    a group has a row, and COLUMNS of its columns. The pieces belong to SLICES
 //           slices, every SLICES-th to the same, and a thread has four columns of EACH
@@ -86,11 +86,11 @@ DEVICE float weight(float m, float l, float reference)
     return l == 0.0f ? 0.0f : state_weight(m, reference);
 }
 
-// m and l of the whole row, which comes in with the sink.
-DEVICE void merge_row(const parts &t, attn_row &row, float *room)
+// m and l of the whole row, without the sink.
+DEVICE attn_row merge_row(const parts &t, float *room)
 {
-    const float sink = row.m;
-    float m = sink, sum = 0.0f, rest = 0.0f;
+    attn_row row = state_init();
+    float m = row.m, sum = 0.0f, rest = 0.0f;
 
     for (int i = threadIdx.x; i < t.pieces; i += THREADS)
         m = state_max(t.ml[2 * i], m);
@@ -101,8 +101,8 @@ DEVICE void merge_row(const parts &t, attn_row &row, float *room)
         add_compensated<TYPE>(sum, rest,
                               l * weight(t.ml[2 * i], l, state_reference(row.m)));
     }
-    row.l = row.l * state_weight(sink, state_reference(row.m)) +
-            over_group<false>(sum, room + WARPS);
+    row.l = over_group<false>(sum, room + WARPS);
+    return row;
 }
 
 // Four columns of a slice.
@@ -147,7 +147,7 @@ template <typename T> DEVICE void merge(const attn_kparams &p)
                       work_pitch(p) };
     const int pieces = p.want_o && d0 + c < t.pitch ? t.pieces : 0;
     const attn_sequence seq = range_sequence<CAN>(p, b);
-    attn_row state = state_sink<CAN>(p, h);
+    const float sink = state_sink<CAN>(p, h);
     state_at early[T::EACH][T::EARLY];
     columns mine[T::EACH] = {};
 
@@ -161,12 +161,13 @@ template <typename T> DEVICE void merge(const attn_kparams &p)
         if (piece < pieces)
             early[e / T::EARLY][e % T::EARLY] = piece_at(t, piece);
     }
-    merge_row(t, state, room);
+
+    attn_row state = merge_row(t, room);
+    const float reference = state_reference(state.m);
+    const float factor = state_finish_sink(&state, sink);
+
     if (has<CAN>(p, FEAT_LSE) && p.want_lse && threadIdx.x == 0 && d0 == 0)
         p.lse[address_lse<CAN>(p, seq, b, h, p.round_query + i)] = state_lse(state);
-
-    const float reference = state_reference(state.m);
-
     #pragma unroll
     for (int e = 0; e < T::EACH; e++) {
         const int slice = first + e * T::SPREAD;
@@ -191,7 +192,7 @@ template <typename T> DEVICE void merge(const attn_kparams &p)
         for (int s = 0; s < SLICES; s++)
             add_compensated<TYPE>(total, rest, sums[s * T::COLUMNS + threadIdx.x]);
         elem_store<TYPE>(p.o, to + (d0 + (int)threadIdx.x) * o_rows.stride_d,
-                         total * state_finish(state));
+                         total * factor);
     }
 }
 

@@ -116,12 +116,13 @@ DEVICE void write_rows(const attn_kparams &p, const place<T> &my, const shared<T
                        const rests (&extra)[T::RM][2 * T::RV])
 {
     const attn_rows rows = ADDRESS_QUERIES(p, o, mem.seq, mem.b, mem.h);
+    const float sink = state_sink<CAN>(p, mem.h);
 
     #pragma unroll
     for (int r = 0; r < T::RM; r++) {
         const int i = my.ty + r * T::TY;
-        const attn_row row = { mem.m[i], mem.l[i] - mem.l_extra[i] };
-        const float factor = state_finish(row);
+        attn_row row = { mem.m[i], mem.l[i] - mem.l_extra[i] };
+        const float factor = state_finish_sink(&row, sink);
 
         if (i >= mem.queries)
             continue;
@@ -174,7 +175,7 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
     const int begin = none ? mem.any.end : mem.any.first / T::BN * T::BN;
 
     for (int i = threadIdx.x; i < T::BM; i += T::THREADS) {
-        const attn_row row = state_sink<CAN>(p, mem.h);
+        const attn_row row = state_init();
 
         mem.m[i] = row.m;
         mem.l[i] = row.l;

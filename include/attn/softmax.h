@@ -53,7 +53,8 @@ extern "C" {
  *                  1 1                             1 1
  *
  * A query that sees no key (Lk = 0, a length of 0, all masked, or none in range)
- * gives O = 0 and LSE = -inf, with a sink O = 0 and LSE = the sink. A key that no
+ * gives O = 0 and LSE = -inf, with a sink O = 0 and LSE = the sink. A sink of +inf
+ * takes all weight: O = 0 and LSE = +inf, with keys in sight or without. A key that no
  * query of its head sees by length, page, causal or window contributes nothing: its
  * K and V rows may hold anything, NaN and Inf included. Of a key hidden by the mask
  * or the bias alone K may hold anything, V too unless the variant says that it

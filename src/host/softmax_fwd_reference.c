@@ -115,7 +115,7 @@ static void query(const attn_host_softmax *s, int64_t b, int64_t h, int64_t i)
         return;
     for (int64_t j = r.keys.first; j < r.keys.end; j++)
         r.m = fmax(r.m, score(&r, j));
-    r.l = weight(&r, sink);
+    r.l = sink == r.m && sink > -INFINITY ? 1 : weight(&r, sink); /* +inf too */
     for (int64_t j = r.keys.first; j < r.keys.end; j++)
         r.l += weight(&r, score(&r, j));
     if (s->t.lse.type != ATTN_TYPE_NONE)

@@ -377,7 +377,7 @@ static void merge_values(const split *w, const block *k, int r, int64_t p, int64
     }
 }
 
-/* Row r of a block: the pieces that it sees, in order, and the sink. */
+/* Row r of a block: the pieces that it sees, in order, and then the sink. */
 static void merge(const split *w, const block *k, int r)
 {
     const attn_host_softmax *s = w->s;
@@ -387,22 +387,24 @@ static void merge(const split *w, const block *k, int r)
     const float sink = attn_host_sink(s, head_of(w, k, r)),
                 *l = w->l + k->state + r * w->pieces;
     float *m = w->m + k->state + r * w->pieces, top = sink;
-    double base, sum;
+    double base, sum = 0;
+    bool some;
 
     for (int64_t x = first; x < end; x++)
         top = top > m[x] ? top : m[x];
     base = top == -INFINITY ? 0 : top;
-    sum = sink == -INFINITY ? 0 : exp(sink - base);
     for (int64_t x = first; x < end; x++) {
         /* not a number: neither is the result */
         m[x] = l[x] == l[x] ? (float)exp(m[x] - base) : l[x];
         sum += (double)m[x] * (double)l[x];
     }
+    some = sum != 0;
+    sum += (double)sink == base ? 1 : exp(sink - base); /* 1 for +inf too */
     if (s->t.lse.type != ATTN_TYPE_NONE)
         ((float *)s->t.lse.data)[query_at(w, k, &s->t.lse, r)] =
             sum == 0 ? -INFINITY : (float)(base + log(sum));
     if (s->t.o.type != ATTN_TYPE_NONE)
-        merge_values(w, k, r, first, end, m, sum);
+        merge_values(w, k, r, first, end, m, some ? sum : 0);
 }
 
 /* Blocks of the same (batch, head) and piece follow each other. */

@@ -144,7 +144,6 @@ static panel panel_at(const unit *u, int x)
 static void panel_start(const unit *u, const panel *p)
 {
     const attn_host_softmax *s = u->s;
-    const float sink = attn_host_sink(s, u->h);
     int lanes = p->vectors * LANES;
 
     for (int x = 0; x < lanes; x++) {
@@ -163,9 +162,8 @@ static void panel_start(const unit *u, const panel *p)
     for (int64_t d = 0; d < u->dim_v8 * p->vectors; d++)
         p->o[d] = p->total_o[d] = vf_set(0);
     for (int v = 0; v < p->vectors; v++) {
-        p->m[v] = p->total_m[v] = vf_set(sink);
-        p->l[v] = vf_set(0);
-        p->total_l[v] = vf_set(sink == -INFINITY ? 0 : 1);
+        p->m[v] = p->total_m[v] = vf_set(-INFINITY);
+        p->l[v] = p->total_l[v] = vf_set(0);
     }
 }
 
@@ -199,17 +197,40 @@ static void panel_total(const unit *u, const panel *p)
     }
 }
 
+/* Takes a sink into the totals, and writes what O is multiplied by to p->l. After all keys:
+ * held against a sink of +inf, hidden ones would not weigh 0. Its own weight is 1 where it
+ * is the largest, also then. */
+static void panel_sink(const panel *p, float sink)
+{
+    float *m = (float *)p->total_m, *l = (float *)p->total_l, *factor = (float *)p->l;
+
+    for (int x = 0; x < p->vectors * LANES; x++) {
+        const bool none = l[x] == 0;
+        const float top = sink > m[x] ? sink : m[x], base = top == -INFINITY ? 0 : top;
+        const float kept = none ? 0 : expf(m[x] - base);
+
+        l[x] = l[x] * kept + (sink == base ? 1 : expf(sink - base));
+        m[x] = top;
+        factor[x] = none ? 0 : kept / l[x];
+    }
+}
+
 static void panel_finish(const unit *u, const panel *p)
 {
     const attn_host_softmax *s = u->s;
     int lanes = p->vectors * LANES;
     const float *m = (const float *)p->total_m, *l = (const float *)p->total_l;
-    bool want_o = s->t.o.type != ATTN_TYPE_NONE;
+    bool want_o = s->t.o.type != ATTN_TYPE_NONE, sinks = s->t.sinks.type != ATTN_TYPE_NONE;
 
+    if (sinks)
+        panel_sink(p, attn_host_sink(s, u->h));
     for (int v = 0; want_o && v < p->vectors; v++) {
         vi some = p->total_l[v] != 0.0f;
         for (int64_t d = v; d < s->dim_v * p->vectors; d += p->vectors)
-            p->total_o[d] = vf_keep(some, p->total_o[d] / p->total_l[v]);
+            if (sinks)
+                p->total_o[d] *= p->l[v];
+            else
+                p->total_o[d] = vf_keep(some, p->total_o[d] / p->total_l[v]);
     }
     for (int x = 0; x < p->queries; x++) {
         if (want_o)
