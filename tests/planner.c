@@ -130,13 +130,22 @@ static attn_target target_of(int i)
     return t;
 }
 
-static int64_t define(const attn_step *s, const char *name)
+/* NULL: the kernel does not read it. */
+static const attn_define *find_define(const attn_step *s, const char *name)
 {
     for (int i = 0; i < s->n_defines; i++)
         if (!strcmp(s->define[i].name, name))
-            return s->define[i].value;
-    fail_msg("%s: no %s", s->kernel, name);
-    return 0;
+            return &s->define[i];
+    return NULL;
+}
+
+static int64_t define(const attn_step *s, const char *name)
+{
+    const attn_define *d = find_define(s, name);
+
+    if (!d)
+        fail_msg("%s: no %s", s->kernel, name);
+    return d ? d->value : 0;
 }
 
 /* The place of a variant in the target's list. */
@@ -149,16 +158,16 @@ static int place(const attn_target *t, const char *variant)
     return 0;
 }
 
-/* One step keeps the limits of its device; a library's has no defines. */
+/* One step keeps the limits of its device. */
 static void step_fits(const attn_step *s, const attn_problem *p, const attn_target *t,
                       const char *text)
 {
     assert_true(s->tile_q >= 1 && s->tile_k >= 1 && s->block >= 1);
     assert_true(s->block <= t->caps.max_group);
-    if (s->n_defines) {
+    if (find_define(s, "D"))
         assert_int_equal(define(s, "D"), p->d);
+    if (find_define(s, "DV"))
         assert_int_equal(define(s, "DV"), p->dv);
-    }
     if (!strcmp(t->backend, "opencl") && s->fast_bytes > t->caps.fast_bytes)
         fail_msg("%s: %s wants %lld bytes of %lld", text, s->kernel,
                  (long long)s->fast_bytes, (long long)t->caps.fast_bytes);
@@ -248,6 +257,67 @@ static void plans_do_not_depend_on_batch_or_heads(void **state)
         if (!strcmp(t.backend, "opencl"))
             assert_string_equal(a.instance, b.instance);
     }
+}
+
+static bool same_defines(const attn_step *a, const attn_step *b)
+{
+    bool same = a->n_defines == b->n_defines && !strcmp(a->kernel, b->kernel);
+
+    for (int i = 0; same && i < a->n_defines; i++)
+        same = !strcmp(a->define[i].name, b->define[i].name) &&
+               a->define[i].value == b->define[i].value;
+    return same;
+}
+
+/* A program is compiled anew only where its kernel reads what differs. */
+static void steps_define_what_they_read(void **state)
+{
+    static const char *const variants[] = { "math", "naive_copy", "split" };
+    static const char plain[] = "softmax_fwd:f32,b2,hq2,hkv1,lq9,lk700,d16,lse";
+    static const struct {
+        const char *problem, *same; /* the kernels that do not read it */
+    } cases[] = {
+        { "softmax_fwd:f32,b2,hq2,hkv1,lq9,lk700,d16,causal,lse",
+          " math_product math_unpack naive_copy naive_scale split_merge " },
+        { "softmax_fwd:f32,b2,hq2,hkv1,lq9,lk700,d16,mask,lse",
+          " math_pack math_product math_unpack naive_product naive_copy naive_scale "
+          "naive_softmax naive_output split_merge " },
+        { "softmax_fwd:f32,b2,hq2,hkv1,lq9,lk700,d16,softcap=2,lse",
+          " math_pack math_product math_unpack naive_product naive_copy naive_mask "
+          "naive_softmax naive_output split_merge " },
+        { "softmax_fwd:f32,b2,hq2,hkv1,lq9,lk700,d16,sinks,lse",
+          " math_pack math_product math_unpack naive_product naive_copy naive_scale "
+          "naive_mask naive_output split " },
+        { "softmax_fwd:f32,b2,hq2,hkv1,lq9,lk700,d16,lens,lse",
+          " math_product math_unpack naive_copy naive_scale split_merge " },
+        { "softmax_fwd:f32,b2,hq2,hkv1,lq9,lk700,d16,packed=q,lse", " math_product " },
+        { "softmax_fwd:bf16,b2,hq2,hkv1,lq9,lk700,d16,lse", " math_product math_softmax " },
+    };
+
+    (void)state;
+    for (size_t v = 0; v < sizeof variants / sizeof variants[0]; v++)
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            const attn_target t = target_of(1);
+            attn_problem p, q;
+            attn_choice a, b;
+            char name[64];
+
+            snprintf(name, sizeof name, "softmax_fwd_%s", variants[v]);
+            check_ok(attn_problem_parse(&p, plain));
+            check_ok(attn_problem_parse(&q, cases[i].problem));
+            check_ok(attn_choose(&p, &t, named(name), &a));
+            check_ok(attn_choose(&q, &t, named(name), &b));
+            assert_int_equal(a.n_steps, b.n_steps);
+            for (int k = 0; k < a.n_steps; k++) {
+                snprintf(name, sizeof name, " %s ",
+                         a.step[k].kernel + strlen("softmax_fwd_"));
+                /* steps that pack Q, K and V are told apart by PACK: Q's reads less */
+                if (strstr(name, " math_pack ") && !define(&a.step[k], "PACK"))
+                    continue;
+                if (same_defines(&a.step[k], &b.step[k]) != !!strstr(cases[i].same, name))
+                    fail_msg("%s of %s", name, cases[i].problem);
+            }
+        }
 }
 
 static void the_starting_tile_keeps_its_budget(void **state)
@@ -492,6 +562,7 @@ int main(void)
         cmocka_unit_test(every_plan_fits),
         cmocka_unit_test(there_is_a_plan),
         cmocka_unit_test(plans_do_not_depend_on_batch_or_heads),
+        cmocka_unit_test(steps_define_what_they_read),
         cmocka_unit_test(the_starting_tile_keeps_its_budget),
         cmocka_unit_test(which_variant_answers),
         cmocka_unit_test(splits_are_kept_or_refused),

@@ -61,7 +61,8 @@ const char *attn_naive_refusal(const attn_problem *p, const attn_caps *c, bool c
 /* `tile_q` queries and `piece` keys (0: all) are a group's; `copy` for a kernel that reads
  * the copied scores, so that the others are the same programs in both variants. */
 static void add_step(const attn_problem *p, const attn_caps *c, span round, bool copy,
-                     const char *kernel, int64_t tile_q, int64_t piece, attn_choice *out)
+                     const char *kernel, unsigned reads, int64_t tile_q, int64_t piece,
+                     attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
 
@@ -72,7 +73,7 @@ static void add_step(const attn_problem *p, const attn_caps *c, span round, bool
     step->block = block_of(c);
     step->round_heads = round.heads;
     step->round_queries = round.queries;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p, ATTN_READS_TYPE | ATTN_READS_QUERIES | reads);
     attn_step_define(step, "BLOCK", block_of(c));
     attn_step_define(step, "COPY", copy);
 }
@@ -81,16 +82,21 @@ void attn_naive_lower(const attn_problem *p, const attn_caps *c,
                       const char *const kernel[ATTN_NAIVE_STEPS], bool copy,
                       attn_choice *out)
 {
+    const unsigned range = ATTN_READS_KEYS | ATTN_READS_RANGE;
     const int64_t block = block_of(c);
     const span r = round_of(p, c, copy ? 2 : 1);
 
-    add_step(p, c, r, false, kernel[ATTN_NAIVE_PRODUCT], 1, block, out);
+    add_step(p, c, r, false, kernel[ATTN_NAIVE_PRODUCT],
+             range | ATTN_READS_D | ATTN_READS_Q | ATTN_READS_K, 1, block, out);
     if (copy)
-        add_step(p, c, r, false, kernel[ATTN_NAIVE_COPY], 1, block, out);
-    add_step(p, c, r, copy, kernel[ATTN_NAIVE_SCALE], 1, block, out);
-    add_step(p, c, r, copy, kernel[ATTN_NAIVE_MASK], 1, block, out);
-    add_step(p, c, r, copy, kernel[ATTN_NAIVE_SOFTMAX], block, 0, out);
-    add_step(p, c, r, copy, kernel[ATTN_NAIVE_OUTPUT], 1, 0, out);
+        add_step(p, c, r, false, kernel[ATTN_NAIVE_COPY], 0, 1, block, out);
+    add_step(p, c, r, copy, kernel[ATTN_NAIVE_SCALE], ATTN_READS_SOFTCAP, 1, block, out);
+    add_step(p, c, r, copy, kernel[ATTN_NAIVE_MASK], range | ATTN_READS_TERMS, 1, block,
+             out);
+    add_step(p, c, r, copy, kernel[ATTN_NAIVE_SOFTMAX],
+             range | ATTN_READS_SINKS | ATTN_READS_LSE, block, 0, out);
+    add_step(p, c, r, copy, kernel[ATTN_NAIVE_OUTPUT],
+             range | ATTN_READS_DV | ATTN_READS_V | ATTN_READS_O, 1, 0, out);
     out->workspace_bytes = r.heads * r.queries * row_bytes(p, copy ? 2 : 1);
     attn_choice_instance(out, "wg%lld,d%lld,dv%lld,%s", (long long)block, (long long)p->d,
                          (long long)p->dv, attn_type_name(p->type));

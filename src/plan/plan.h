@@ -122,8 +122,28 @@ void attn_choice_budget(attn_choice *choice, const char *what, int64_t bytes);
 __attribute__((format(printf, 2, 3)))
 void attn_choice_instance(attn_choice *choice, const char *format, ...);
 
-/* The defines that every softmax kernel has: sizes, type, features, layouts. */
-void attn_step_softmax(attn_step *step, const attn_problem *p);
+/* What a softmax kernel reads of a problem. Nothing else is defined for it, so that one
+ * instance of a step serves all problems that differ elsewhere. */
+enum {
+    ATTN_READS_TYPE = 1 << 0,
+    ATTN_READS_D = 1 << 1,
+    ATTN_READS_DV = 1 << 2,
+    ATTN_READS_QUERIES = 1 << 3, /* how many a batch has, and where they lie         */
+    ATTN_READS_KEYS = 1 << 4,    /* likewise                                         */
+    ATTN_READS_RANGE = 1 << 5,   /* which keys a query sees; wants QUERIES and KEYS  */
+    ATTN_READS_SOFTCAP = 1 << 6,
+    ATTN_READS_TERMS = 1 << 7,   /* bias, mask, ALiBi; wants RANGE                   */
+    ATTN_READS_SINKS = 1 << 8,
+    ATTN_READS_LSE = 1 << 9,
+    ATTN_READS_Q = 1 << 10,      /* the tensor's last stride                         */
+    ATTN_READS_K = 1 << 11,
+    ATTN_READS_V = 1 << 12,
+    ATTN_READS_O = 1 << 13,
+    ATTN_READS_ALL = (1 << 14) - 1
+};
+
+/* Adds the defines for what it reads: sizes, type, features, layouts. */
+void attn_step_softmax(attn_step *step, const attn_problem *p, unsigned reads);
 
 /* The kernel that takes a part of such a type into a merge to type `o`. */
 void attn_merge_step(const char *backend, const attn_caps *c, attn_type part, attn_type o,

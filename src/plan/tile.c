@@ -65,36 +65,45 @@ bool attn_problem_bounded_right(const attn_problem *p)
            ((p->features & ATTN_FEAT_WINDOW) && p->window_right >= 0);
 }
 
-void attn_step_softmax(attn_step *step, const attn_problem *p)
-{
-    static const char *const contiguous[] = { "CONTIG_Q", "CONTIG_K", "CONTIG_V",
-                                              "CONTIG_O" };
+#define HAS(feature) ((p->features & ATTN_FEAT_##feature) != 0)
 
-    static const struct {
+void attn_step_softmax(attn_step *step, const attn_problem *p, unsigned reads)
+{
+    const struct {
         const char *name;
-        uint32_t feature;
-    } same[] = {
-        { "FEAT_ALIGN_BR", ATTN_FEAT_ALIGN_BR }, { "FEAT_OFFSETS", ATTN_FEAT_OFFSETS },
-        { "FEAT_LENS_Q", ATTN_FEAT_LENS_Q },     { "FEAT_LENS_KV", ATTN_FEAT_LENS_KV },
-        { "FEAT_PACKED_Q", ATTN_FEAT_PACKED_Q }, { "FEAT_PACKED_K", ATTN_FEAT_PACKED_K },
-        { "FEAT_PAGES", ATTN_FEAT_PAGES },       { "FEAT_SOFTCAP", ATTN_FEAT_SOFTCAP },
-        { "FEAT_BIAS", ATTN_FEAT_BIAS },         { "FEAT_MASK", ATTN_FEAT_MASK },
-        { "FEAT_ALIBI", ATTN_FEAT_ALIBI },       { "FEAT_SINKS", ATTN_FEAT_SINKS },
-        { "FEAT_LSE", ATTN_FEAT_LSE },
+        unsigned reader;
+        int64_t value;
+    } all[] = {
+        { "TYPE", ATTN_READS_TYPE, p->type - ATTN_F32 }, /* TYPE_ in types.clh */
+        { "D", ATTN_READS_D, p->d },
+        { "DV", ATTN_READS_DV, p->dv },
+        { "FEAT_RANGE_LEFT", ATTN_READS_RANGE, attn_problem_bounded_left(p) },
+        { "FEAT_RANGE_RIGHT", ATTN_READS_RANGE, attn_problem_bounded_right(p) },
+        { "FEAT_ALIGN_BR", ATTN_READS_RANGE, HAS(ALIGN_BR) },
+        { "FEAT_OFFSETS", ATTN_READS_RANGE, HAS(OFFSETS) },
+        { "FEAT_LENS_Q", ATTN_READS_QUERIES, HAS(LENS_Q) },
+        { "FEAT_LENS_KV", ATTN_READS_KEYS, HAS(LENS_KV) },
+        { "FEAT_PACKED_Q", ATTN_READS_QUERIES, HAS(PACKED_Q) },
+        { "FEAT_PACKED_K", ATTN_READS_KEYS, HAS(PACKED_K) },
+        { "FEAT_PAGES", ATTN_READS_KEYS, HAS(PAGES) },
+        { "FEAT_SOFTCAP", ATTN_READS_SOFTCAP, HAS(SOFTCAP) },
+        { "FEAT_BIAS", ATTN_READS_TERMS, HAS(BIAS) },
+        { "FEAT_MASK", ATTN_READS_TERMS, HAS(MASK) },
+        { "FEAT_ALIBI", ATTN_READS_TERMS, HAS(ALIBI) },
+        { "FEAT_SINKS", ATTN_READS_SINKS, HAS(SINKS) },
+        { "FEAT_LSE", ATTN_READS_LSE, HAS(LSE) },
+        { "BIAS_TYPE", ATTN_READS_TERMS, p->type_bias ? p->type_bias - ATTN_F32 : 0 },
+        { "CONTIG_Q", ATTN_READS_Q, p->layout[ATTN_TENSOR_Q] != ATTN_LAYOUT_ANY },
+        { "CONTIG_K", ATTN_READS_K, p->layout[ATTN_TENSOR_K] != ATTN_LAYOUT_ANY },
+        { "CONTIG_V", ATTN_READS_V, p->layout[ATTN_TENSOR_V] != ATTN_LAYOUT_ANY },
+        { "CONTIG_O", ATTN_READS_O, p->layout[ATTN_TENSOR_O] != ATTN_LAYOUT_ANY },
     };
 
     step->type = p->type;
     step->d = p->d;
     step->dv = p->dv;
-    step->align_br = (p->features & ATTN_FEAT_ALIGN_BR) != 0;
-    attn_step_define(step, "TYPE", p->type - ATTN_F32); /* TYPE_ in types.clh */
-    attn_step_define(step, "D", p->d);
-    attn_step_define(step, "DV", p->dv);
-    attn_step_define(step, "FEAT_RANGE_LEFT", attn_problem_bounded_left(p));
-    attn_step_define(step, "FEAT_RANGE_RIGHT", attn_problem_bounded_right(p));
-    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
-        attn_step_define(step, same[i].name, (p->features & same[i].feature) != 0);
-    attn_step_define(step, "BIAS_TYPE", p->type_bias ? p->type_bias - ATTN_F32 : 0);
-    for (int t = 0; t < ATTN_TENSOR_COUNT; t++)
-        attn_step_define(step, contiguous[t], p->layout[t] != ATTN_LAYOUT_ANY);
+    step->align_br = HAS(ALIGN_BR);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (reads & all[i].reader)
+            attn_step_define(step, all[i].name, all[i].value);
 }

@@ -86,7 +86,7 @@ static void add_step(const attn_problem *p, const attn_math_round *round,
     step->block = THREADS;
     step->round_heads = round->heads;
     step->round_queries = round->queries;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p, ATTN_READS_ALL);
 }
 
 static void add_product(const attn_problem *p, const attn_math_round *round,

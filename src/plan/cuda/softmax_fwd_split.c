@@ -204,7 +204,7 @@ static void lower_merge(const attn_problem *p, const attn_caps *c, int64_t piece
     step->columns = wide ? WIDE : NARROW;
     step->overlaps = true;
     step->block = MERGE_THREADS;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p, ATTN_READS_ALL);
     attn_choice_budget(out, "merge: sums of slices", 4 * MERGE_SLICES * step->columns);
     attn_choice_budget(out, "merge: of each warp", 8 * MERGE_THREADS / 32);
 }
@@ -232,7 +232,7 @@ static void lower_with(const family *f, const attn_problem *p, const attn_caps *
     step->tile_q = rows_of(f, p);
     step->tile_k = step->piece = piece;
     step->block = THREADS;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p, ATTN_READS_ALL);
     attn_step_define(step, "WHOLE_K", whole(p, ATTN_TENSOR_K, p->d));
     attn_step_define(step, "WHOLE_V", whole(p, ATTN_TENSOR_V, p->dv));
     attn_choice_instance(out, "p%lld,r%lld,dim%d,d%lld,dv%lld,%s,%s", (long long)piece,

@@ -127,7 +127,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->tile_q = t->bm;
     step->tile_k = t->bn;
     step->block = t->threads;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p, ATTN_READS_ALL);
     attn_step_define(step, "WIDE_Q", wide(p, ATTN_TENSOR_Q, p->d));
     attn_step_define(step, "WIDE_K", wide(p, ATTN_TENSOR_K, p->d));
     attn_step_define(step, "WIDE_V", wide(p, ATTN_TENSOR_V, p->dv));

@@ -18,7 +18,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->tile_q = step->tile_k = step->block = 1;
     step->threads = attn_max(c->compute_units, 1);
     out->splits = 0;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p, ATTN_READS_ALL);
     attn_choice_instance(out, "d%lld,dv%lld,%s", (long long)p->d, (long long)p->dv,
                          attn_type_name(p->type));
 }

@@ -56,7 +56,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->round_blocks = attn_max(1, attn_min(blocks, ROUND_BYTES / state));
     out->workspace_bytes = step->threads * step->scratch_bytes + step->round_blocks * state;
     out->splits = pieces;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p, ATTN_READS_ALL);
     attn_choice_instance(out, "rows%lld,piece%lld,lanes%lld,d%lld,dv%lld,%s",
                          (long long)rows, (long long)piece, (long long)c->vector_width,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type));

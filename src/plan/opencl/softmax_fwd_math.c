@@ -132,7 +132,7 @@ typedef struct grid {
 
 static attn_step *add_step(const attn_problem *p, const shape *s,
                            const attn_math_round *round, const char *kernel, grid g,
-                           attn_choice *out)
+                           unsigned reads, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
 
@@ -144,7 +144,7 @@ static attn_step *add_step(const attn_problem *p, const shape *s,
     step->block = s->block;
     step->round_heads = round->heads;
     step->round_queries = round->queries;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p, ATTN_READS_D | ATTN_READS_DV | reads);
     attn_step_define(step, "MR", s->mr);
     attn_step_define(step, "PITCH", s->pitch);
     attn_step_define(step, "PANELS", s->panels);
@@ -155,10 +155,16 @@ static attn_step *add_step(const attn_problem *p, const shape *s,
 static void add_pack(const attn_problem *p, const shape *s, const attn_math_round *round,
                      int what, attn_choice *out)
 {
+    static const unsigned reads[] = {
+        ATTN_READS_Q,
+        ATTN_READS_KEYS | ATTN_READS_RANGE | ATTN_READS_K,
+        ATTN_READS_KEYS | ATTN_READS_RANGE | ATTN_READS_V,
+    };
     const grid g = { .queries = what ? round->queries * attn_math_group(p) : CHUNK,
                      .keys = what ? CHUNK : 0,
                      .grouped = true };
-    attn_step *step = add_step(p, s, round, "softmax_fwd_math_pack", g, out);
+    attn_step *step = add_step(p, s, round, "softmax_fwd_math_pack", g,
+                               ATTN_READS_TYPE | ATTN_READS_QUERIES | reads[what], out);
 
     attn_step_define(step, "NR", s->nr);
     attn_step_define(step, "PACK", what);
@@ -174,7 +180,7 @@ static void add_product(const attn_problem *p, const attn_caps *c, const shape *
     const grid g = { .queries = attn_max(s->nr * s->block / slices, 1),
                      .keys = output ? 0 : slice,
                      .grouped = true };
-    attn_step *step = add_step(p, s, round, "softmax_fwd_math_product", g, out);
+    attn_step *step = add_step(p, s, round, "softmax_fwd_math_product", g, 0, out);
 
     attn_step_define(step, "VW", s->vw);
     attn_step_define(step, "NV", s->nv);
@@ -211,11 +217,15 @@ static void lower_with(const attn_problem *p, const attn_caps *c, bool library,
     for (int what = 0; what < 3; what++)
         add_pack(p, &s, &r, what, out);
     library ? add_library(p, &s, &r, false, out) : add_product(p, c, &s, &r, false, out);
-    step = add_step(p, &s, &r, "softmax_fwd_math_softmax",
-                    (grid){ .queries = s.pitch * s.block }, out);
+    step = add_step(
+        p, &s, &r, "softmax_fwd_math_softmax", (grid){ .queries = s.pitch * s.block },
+        ATTN_READS_QUERIES | ATTN_READS_KEYS | ATTN_READS_RANGE | ATTN_READS_SOFTCAP |
+            ATTN_READS_TERMS | ATTN_READS_SINKS | ATTN_READS_LSE,
+        out);
     attn_step_define(step, "NR", s.nr);
     library ? add_library(p, &s, &r, true, out) : add_product(p, c, &s, &r, true, out);
-    step = add_step(p, &s, &r, "softmax_fwd_math_unpack", (grid){ .queries = CHUNK }, out);
+    step = add_step(p, &s, &r, "softmax_fwd_math_unpack", (grid){ .queries = CHUNK },
+                    ATTN_READS_TYPE | ATTN_READS_QUERIES | ATTN_READS_O, out);
     attn_step_define(step, "NR", s.nr);
     attn_step_define(step, "CHUNK", CHUNK);
     out->workspace_bytes = 4 * (int64_t)r.floats;

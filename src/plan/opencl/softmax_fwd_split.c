@@ -238,7 +238,9 @@ static void lower_merge(const attn_problem *p, const attn_caps *c, const instanc
     step->tile_q = 1;
     step->tile_k = x->piece;
     step->block = items;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p,
+                      ATTN_READS_TYPE | ATTN_READS_DV | ATTN_READS_QUERIES |
+                          ATTN_READS_SINKS | ATTN_READS_LSE | ATTN_READS_O);
     attn_step_define(step, "PIECE", x->piece);
     attn_step_define(step, "ITEMS", items);
     attn_step_define(step, "VW", vw);
@@ -264,7 +266,8 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->tile_k = x.bc;
     step->piece = x.piece;
     step->block = x.t->items;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p,
+                      ATTN_READS_ALL & ~(ATTN_READS_SINKS | ATTN_READS_LSE | ATTN_READS_O));
     attn_step_define(step, "PIECE", x.piece);
     attn_step_define(step, "ITEMS", x.t->items);
     attn_step_define(step, "TD", x.t->td);

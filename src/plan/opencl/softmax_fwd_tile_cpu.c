@@ -155,7 +155,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->tile_q = t.br;
     step->tile_k = t.bc;
     step->block = 1;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p, ATTN_READS_ALL);
     attn_step_define(step, "VW", t.vw);
     attn_step_define(step, "NV", t.nv);
     attn_step_define(step, "MR", t.mr);

@@ -134,7 +134,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->tile_q = t->bm;
     step->tile_k = t->bn;
     step->block = t->tx * t->ty;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p, ATTN_READS_ALL);
     attn_step_define(step, "BM", t->bm);
     attn_step_define(step, "BN", t->bn);
     attn_step_define(step, "TX", t->tx);
