@@ -139,6 +139,7 @@ static void types_and_sizes(void **state)
 
     BREAK("q.type = f16, want f32", a.q.type = ATTN_F16);
     BREAK("o.type = bf16, want f32", a.o.type = ATTN_BF16);
+    BREAK("k.type = 77, want f32", a.k.type = (attn_type)77);
     BREAK("lse.type = f16, want f32", a.lse.type = ATTN_F16);
     BREAK("lens_kv.type = f32, want i32", a.lens_kv.type = ATTN_F32);
     BREAK("q.size[0] (B) = 3, want 2", a.q.size[0] = 3);

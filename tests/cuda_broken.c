@@ -152,7 +152,7 @@ static void a_context_that_is_gone(void **state)
     job_open(&j, ctx, context, app_stream(context, CU_STREAM_DEFAULT), NULL, problem);
     job_run(&j);
     cu_ok(cuCtxDestroy(context));
-    every_call_fails(ctx, &j, ATTN_ERR_INVALID, "cuCtxPushCurrent(");
+    every_call_fails(ctx, &j, ATTN_ERR_INVALID, "cuCtxPushCurrent = ");
     attn_plan_destroy(&j.plan);
     attn_ctx_destroy(&ctx);
     assert_null(ctx);

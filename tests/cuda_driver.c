@@ -47,6 +47,9 @@ static void drivers_that_do_not_do(void **state)
                 "/nowhere/libcuda.so.1");
     check_error(attn_ctx_create_cuda((CUcontext)&ctx, &ctx), ATTN_ERR_NO_DEVICE,
                 "no usable CUDA");
+    setenv("ATTN_CUDA_LIB", "libm.so.6", 1);
+    check_error(attn_ctx_create("cuda:0", &ctx), ATTN_ERR_NO_DEVICE,
+                "libm.so.6 has no cuInit, so it is no CUDA driver");
     name_library(1, "libcuda.so.1");
     check_ok(attn_ctx_create("cuda:0", &ctx));
     attn_ctx_destroy(&ctx);

@@ -53,6 +53,8 @@ enum { N_TENSORS = sizeof tensors / sizeof tensors[0] };
 /* In place of each tensor, and of the workspace. */
 static void refused(void *memory, const char *says)
 {
+    char byte;
+
     for (int i = 0; i < N_TENSORS; i++) {
         attn_args args = good.args;
 
@@ -69,6 +71,9 @@ static void refused(void *memory, const char *says)
         check_error(attn_execute(good.plan, &args, stream), ATTN_ERR_INVALID, "workspace");
     }
     check_error(attn_memory_upload(ctx, memory, 0, "", 1), ATTN_ERR_INVALID, says);
+    check_error(attn_memory_upload(ctx, memory, 0, "", 1), ATTN_ERR_INVALID, "memory: ");
+    check_error(attn_memory_download(ctx, &byte, memory, 0, 1), ATTN_ERR_INVALID,
+                "memory: ");
     job_run(&good);
 }
 
@@ -227,7 +232,7 @@ static void more_than_there_is(void **state)
     check_error(attn_memory_alloc(ctx, much, &memory), ATTN_ERR_NO_MEMORY, size);
     assert_null(memory);
     check_error(attn_memory_alloc(ctx, much, &memory), ATTN_ERR_NO_MEMORY,
-                "CUDA_ERROR_OUT_OF_MEMORY");
+                ": cuMemAlloc = 2 (CUDA_ERROR_OUT_OF_MEMORY");
     check_ok(attn_memory_alloc(ctx, 64, &memory));
     check_error(attn_memory_upload(ctx, memory, 60, "12345", 5), ATTN_ERR_INVALID, "leave");
     check_ok(attn_memory_upload(ctx, memory, 60, "1234", 4));

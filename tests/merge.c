@@ -508,6 +508,7 @@ static void what_breaks_a_rule_is_refused(void **state)
         REFUSED(f.t_lse[1].type = ATTN_F16, "part_lse[1].type");
         REFUSED(f.t_o[0].type = ATTN_I32, "part_o[0].type");
         REFUSED(f.args.o.type = ATTN_BOOL, "o.type");
+        REFUSED(f.args.o.type = (attn_type)77, "o.type = 77, want f32");
         REFUSED(f.args.lse.type = ATTN_BF16, "lse.type");
         REFUSED(f.args.lse.size[1] = 1, "lse.size[1]");
         REFUSED(f.args.o.data = NULL, "o.data is NULL");

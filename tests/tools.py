@@ -35,6 +35,11 @@ class Info(Case):
         self.assertRegex(run.out, r'(?m)^host$')
         self.assertRegex(run.out, r'(?m)^opencl +0 devices: \S')
 
+    def test_a_library_that_is_none_of_opencl(self):
+        run = self.tool('attn-info', env={'ATTN_OPENCL_LIB': 'libm.so.6'})
+        self.assertRegex(run.out, r'(?m)^opencl +0 devices: (.*libm.so.6 has no '
+                                  r'clGetPlatformIDs, so it is no OpenCL|.*built without)')
+
     def test_json(self):
         run = self.tool('attn-info', '--json')
         self.assertEqual((run.status, run.err), (0, ''))

@@ -52,7 +52,7 @@ static attn_status add(const attn_merge_args *a, const attn_tensor *t, const cha
     const int64_t *rows = a->part_lse[0].size;
 
     RULE(depth < 0 || is_float(t->type), "%s.type = %s, want f32, f16 or bf16", name,
-         attn_type_name(t->type));
+         attn_type_shown(t->type, (char[ATTN_TYPE_BYTES]){ 0 }));
     list[(*n)++] = (attn_operand){
         .name = name,
         .t = t,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* api/tensor.c: the tensors of one call against the problem that was planned. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,6 +84,14 @@ static attn_status check_layout(const attn_ctx *ctx, const attn_operand *o,
     return ATTN_OK;
 }
 
+const char *attn_type_shown(attn_type type, char text[ATTN_TYPE_BYTES])
+{
+    if (type == ATTN_TYPE_NONE || attn_type_bytes(type))
+        return attn_type_name(type);
+    snprintf(text, ATTN_TYPE_BYTES, "%d", (int)type);
+    return text;
+}
+
 static attn_status check_memory(const attn_ctx *ctx, const attn_operand *o, bool buffers)
 {
     const attn_tensor *t = o->t;
@@ -121,8 +130,8 @@ static attn_status check_operand(const attn_ctx *ctx, const attn_problem *p,
     const attn_tensor *t = o->t;
     attn_status st;
 
-    RULE(t->type == o->type, "%s.type = %s, want %s", o->name, attn_type_name(t->type),
-         attn_type_name(o->type));
+    RULE(t->type == o->type, "%s.type = %s, want %s", o->name,
+         attn_type_shown(t->type, (char[ATTN_TYPE_BYTES]){ 0 }), attn_type_name(o->type));
     for (int i = 0; i < 4; i++)
         RULE(t->size[i] == o->size[i] || (o->broadcast & 1u << i && t->size[i] == 1),
              "%s.size[%d] (%c) = %lld, want %lld%s", o->name, i,

@@ -44,7 +44,8 @@ attn_status attn_cu_fail(const attn_cu *cu, CUresult code, const char *call)
         text = "no text";
     if (!strncmp(call, "cu->", 4))
         call += 4;
-    return attn_fail(status, "%s = %d (%s: %s)", call, (int)code, name, text);
+    return attn_fail(status, "%.*s = %d (%s: %s)", (int)strcspn(call, "("), call, (int)code,
+                     name, text);
 }
 
 /* Whose context this thread is in, and how many times over; of another device meanwhile
@@ -64,7 +65,7 @@ attn_status attn_cu_enter(const attn_device *dev)
     }
     code = dev->cu->cuCtxPushCurrent(dev->context);
     if (code != CUDA_SUCCESS)
-        return attn_cu_fail(dev->cu, code, "cuCtxPushCurrent(context)");
+        return attn_cu_fail(dev->cu, code, "cuCtxPushCurrent");
     if (!inside.dev) {
         inside.dev = dev;
         inside.depth = 1;

@@ -40,6 +40,10 @@ static library *libraries; /* guarded by `lock`; grows only */
 
 static bool find_functions(void *handle, attn_cu *cu, const char *path, attn_text *reason)
 {
+    if (!dlsym(handle, "cuInit")) {
+        attn_text_add(reason, "; %s has no cuInit, so it is no CUDA driver", path);
+        return false;
+    }
     for (size_t i = 0; i < N_FUNCTIONS; i++) {
         void *symbol = dlsym(handle, functions[i].name);
         if (!symbol) {

@@ -97,5 +97,6 @@ attn_status attn_cl_fail(cl_int code, const char *call)
             status = codes[i].status;
     if (!strncmp(call, "cl->", 4))
         call += 4;
-    return attn_fail(status, "%s = %d (%s)", call, (int)code, attn_cl_code_name(code));
+    return attn_fail(status, "%.*s = %d (%s)", (int)strcspn(call, "("), call, (int)code,
+                     attn_cl_code_name(code));
 }

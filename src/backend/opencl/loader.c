@@ -36,6 +36,11 @@ static library *libraries; /* guarded by `lock`; grows only */
 
 static bool find_functions(void *handle, attn_cl *cl, const char *path, attn_text *reason)
 {
+    if (!dlsym(handle, "clGetPlatformIDs")) {
+        attn_text_add(reason, "; %s has no clGetPlatformIDs, so it is no OpenCL library",
+                      path);
+        return false;
+    }
     for (size_t i = 0; i < N_FUNCTIONS; i++) {
         void *symbol = dlsym(handle, functions[i].name);
         if (!symbol) {

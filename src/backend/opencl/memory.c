@@ -100,12 +100,14 @@ static attn_status check_range(attn_device *dev, const void *memory, size_t offs
     size_t size;
     attn_status st = attn_cl_buffer_bytes(dev, memory, &size);
 
-    if (st == ATTN_OK && (offset > size || bytes > size - offset))
-        st = attn_fail(ATTN_ERR_INVALID,
-                       "bytes = %zu at offset = %zu leave a block of %zu "
-                       "bytes",
-                       bytes, offset, size);
-    return st;
+    if (st != ATTN_OK)
+        return attn_fail_in(st, "memory");
+    if ((offset > size || bytes > size - offset))
+        return attn_fail(ATTN_ERR_INVALID,
+                         "bytes = %zu at offset = %zu leave a block of %zu "
+                         "bytes",
+                         bytes, offset, size);
+    return ATTN_OK;
 }
 
 attn_status attn_cl_upload(attn_device *dev, void *memory, size_t offset, const void *from,
