@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* backend/cuda/cublas.c: the matrix products that cuBLAS computes, and the library
  * itself. */
-#define _POSIX_C_SOURCE 200809L
 #include "backend/cuda/cublas.h"
 
 #include <assert.h>
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/work.h"
+#include "core/library.h"
 #include "core/size.h"
 #include "core/status.h"
 
@@ -21,10 +20,7 @@ enum { ALIGNMENT = 256 }; /* of the room that cuBLAS is given       */
 #define TEXT(name) #name
 #define NAME(name) TEXT(name)
 
-static const struct {
-    const char *name;
-    size_t offset;
-} functions[] = {
+static const attn_library_function functions[] = {
 #define X(name) { NAME(name), offsetof(attn_cublas, name) },
     ATTN_CUBLAS_FUNCTIONS(X)
 #undef X
@@ -32,14 +28,9 @@ static const struct {
 enum { N_FUNCTIONS = sizeof functions / sizeof functions[0] };
 
 typedef struct library {
-    struct library *next;
     attn_cublas blas;
     char shown[64];
-    char name[]; /* as it was asked for */
 } library;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static library *libraries; /* guarded by `lock`; grows only */
 
 /* A handle has one stream at a time, so `lock` is held from setting it to the last call
  * that wants it. */
@@ -49,22 +40,17 @@ struct attn_cu_products {
 };
 
 /* The library is of the toolkit's own major version: its types are those of the headers. */
-static bool open_one(const char *name, library *l)
+static bool open_library(const char *name, void *table, attn_text *reason)
 {
-    char usual[32], path[4096];
+    library *const l = table;
+    char usual[32], path[ATTN_PATH_BYTES];
     int version[3] = { 0 };
     void *handle;
 
     snprintf(usual, sizeof usual, "libcublas.so.%d", CUDA_VERSION / 1000);
-    if (!attn_cu_path(name, usual, path, sizeof path) ||
-        !(handle = dlopen(path, RTLD_NOW | RTLD_LOCAL)))
+    handle = attn_library_open(name, usual, path, reason);
+    if (!handle || attn_library_functions(handle, functions, N_FUNCTIONS, &l->blas))
         return false;
-    for (size_t i = 0; i < N_FUNCTIONS; i++) {
-        void *symbol = dlsym(handle, functions[i].name);
-        if (!symbol)
-            return false;
-        memcpy((char *)&l->blas + functions[i].offset, &symbol, sizeof symbol);
-    }
     for (int i = 0; i < 3; i++)
         l->blas.cublasGetProperty((libraryPropertyType)(MAJOR_VERSION + i), &version[i]);
     snprintf(l->shown, sizeof l->shown, "cuBLAS %d.%d.%d", version[0], version[1],
@@ -74,24 +60,10 @@ static bool open_one(const char *name, library *l)
 
 const attn_cublas *attn_cublas_load(const char *name, char *shown, size_t cap)
 {
-    library *l;
+    static attn_libraries opened = ATTN_LIBRARIES(library, open_library);
+    attn_text nowhere = attn_text_in(NULL, 0);
+    const library *const l = attn_library_load(&opened, name, &nowhere);
 
-    if (!name)
-        name = "";
-    pthread_mutex_lock(&lock);
-    for (l = libraries; l && strcmp(l->name, name); l = l->next)
-        ;
-    if (!l && (l = calloc(1, sizeof *l + strlen(name) + 1))) {
-        strcpy(l->name, name);
-        if (open_one(name, l)) {
-            l->next = libraries;
-            libraries = l;
-        } else {
-            free(l);
-            l = NULL;
-        }
-    }
-    pthread_mutex_unlock(&lock);
     snprintf(shown, cap, "%s", l ? l->shown : "");
     return l ? &l->blas : NULL;
 }

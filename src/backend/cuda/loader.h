@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "core/library.h"
+
 /* Every function that is called. cuda.h turns names into those of the version that
  * its types are of (cuMemAlloc is cuMemAlloc_v2): wherever such a name is written,
  * also below, it means that version. */
@@ -55,9 +57,11 @@ typedef struct attn_cu {
 #undef X
 } attn_cu;
 
-/* The library to open: `usual` alone if the name is empty, in the folder of that name, or
- * the name itself. false: too long. */
-bool attn_cu_path(const char *name, const char *usual, char *path, size_t cap);
+/* attn_library_path(), for the libraries that come with the driver's toolkit. */
+static inline bool attn_cu_path(const char *name, const char *usual, char *path, size_t cap)
+{
+    return attn_library_path(name, usual, path, cap);
+}
 
 /* The driver's library of that name, which may also be the folder that holds it;
  * NULL: the usual name. Each is opened once in a process, initialised, and never

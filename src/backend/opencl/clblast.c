@@ -1,87 +1,54 @@
 /* SPDX-License-Identifier: MIT */
 /* backend/opencl/clblast.c: the matrix products that CLBlast computes, and the library
  * itself. */
-#define _POSIX_C_SOURCE 200809L
 #include "backend/opencl/clblast.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "common/work.h"
+#include "core/library.h"
 #include "core/size.h"
 #include "core/status.h"
 
 enum { ROW_MAJOR = 101, AS_IT_IS = 111, TRANSPOSED = 112 }; /* clblast_c.h's numbers */
 enum { SPAN = 256 }; /* rows of A and B that one call sums up */
 
+static const attn_library_function functions[] = {
+    { "CLBlastSgemmStridedBatched", offsetof(attn_clblast, sgemm) },
+    { "CLBlastClearCache", offsetof(attn_clblast, clear_cache) },
+};
+enum { N_FUNCTIONS = sizeof functions / sizeof functions[0] };
+
 typedef struct library {
-    struct library *next;
     attn_clblast blas;
     char shown[64];
-    char name[]; /* as it was asked for */
 } library;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static library *libraries; /* guarded by `lock`; grows only */
 
 /* Before 1.6.1 its cache of programs is not safe for threads. */
 static pthread_mutex_t calls = PTHREAD_MUTEX_INITIALIZER;
 
-static bool open_one(const char *path, library *l)
+static bool open_library(const char *name, void *table, attn_text *reason)
 {
-    void *const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    void *sgemm = NULL, *clear = NULL;
-    const char *slash = strrchr(path, '/');
+    library *const l = table;
+    char path[ATTN_PATH_BYTES];
+    void *const handle = attn_library_open(name, "libclblast.so.1", path, reason);
+    const char *slash;
 
-    if (!handle || !(sgemm = dlsym(handle, "CLBlastSgemmStridedBatched")) ||
-        !(clear = dlsym(handle, "CLBlastClearCache")))
+    if (!handle || attn_library_functions(handle, functions, N_FUNCTIONS, &l->blas))
         return false;
-    memcpy(&l->blas.sgemm, &sgemm, sizeof sgemm);
-    memcpy(&l->blas.clear_cache, &clear, sizeof clear);
+    slash = strrchr(path, '/');
     snprintf(l->shown, sizeof l->shown, "CLBlast, %.48s", slash ? slash + 1 : path);
     return true;
 }
 
-/* In a folder only that folder's library is tried. */
-static bool open_any(const char *name, library *l)
-{
-    static const char usual[] = "libclblast.so.1";
-    struct stat st;
-    char path[4096];
-    int n;
-
-    if (!*name)
-        return open_one(usual, l);
-    if (stat(name, &st) || !S_ISDIR(st.st_mode))
-        return open_one(name, l);
-    n = snprintf(path, sizeof path, "%s/%s", name, usual);
-    return n > 0 && (size_t)n < sizeof path && open_one(path, l);
-}
-
 const attn_clblast *attn_clblast_load(const char *name, char *shown, size_t cap)
 {
-    library *l;
+    static attn_libraries opened = ATTN_LIBRARIES(library, open_library);
+    attn_text nowhere = attn_text_in(NULL, 0);
+    const library *const l = attn_library_load(&opened, name, &nowhere);
 
-    if (!name)
-        name = "";
-    pthread_mutex_lock(&lock);
-    for (l = libraries; l && strcmp(l->name, name); l = l->next)
-        ;
-    if (!l && (l = calloc(1, sizeof *l + strlen(name) + 1))) {
-        strcpy(l->name, name);
-        if (open_any(name, l)) {
-            l->next = libraries;
-            libraries = l;
-        } else {
-            free(l);
-            l = NULL;
-        }
-    }
-    pthread_mutex_unlock(&lock);
     snprintf(shown, cap, "%s", l ? l->shown : "");
     return l ? &l->blas : NULL;
 }
