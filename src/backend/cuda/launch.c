@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "backend/cuda/cuda.h"
+#include "backend/rounds.h"
 #include "common/params.h"
 #include "core/size.h"
 #include "core/status.h"
@@ -107,42 +108,11 @@ fail:
     return st;
 }
 
-/* Where round r of a step's rounds lies (plan/step.h): *heads (batch, head) pairs and
- * *queries queries of each, from *head and *query on. */
-typedef struct span {
-    int64_t head, heads, query, queries;
-} span;
-
-static int64_t rounds_of(const attn_step *s, const attn_call *call)
-{
-    const int64_t heads = call->batch * call->heads_q;
-
-    return (s->round_heads ? attn_ceil_div(heads, s->round_heads) : 1) *
-           (s->round_queries ? attn_ceil_div(call->len_q, s->round_queries) : 1);
-}
-
-static span round_at(const attn_step *s, const attn_call *call, int64_t r)
-{
-    const int64_t heads = call->batch * call->heads_q;
-    const int64_t n = s->round_queries ? attn_ceil_div(call->len_q, s->round_queries) : 1;
-    span at = { .heads = heads, .queries = call->len_q };
-
-    if (s->round_queries) {
-        at.query = r % n * s->round_queries;
-        at.queries = attn_min(s->round_queries, call->len_q - at.query);
-    }
-    if (s->round_heads) {
-        at.head = r / n * s->round_heads;
-        at.heads = attn_min(s->round_heads, heads - at.head);
-    }
-    return at;
-}
-
 /* The groups of a step in one round, as plan/step.h counts them: all along x, where
  * CUDA takes 2^31 - 1. */
 static attn_status grid_size(const attn_device *dev, const attn_step *step,
-                             const attn_kernel *k, const attn_call *call, const span *round,
-                             int64_t pieces, unsigned *out)
+                             const attn_kernel *k, const attn_call *call,
+                             const attn_round *round, int64_t pieces, unsigned *out)
 {
     const int64_t group = step->grouped ? call->heads_q / call->heads_kv : 1;
     const int64_t heads = round->heads / group;
@@ -166,21 +136,15 @@ static attn_status grid_size(const attn_device *dev, const attn_step *step,
     return ATTN_OK;
 }
 
-/* Of so many keys; 0: one of all. */
-static int64_t pieces_of(int64_t piece, const attn_call *call)
-{
-    return piece ? attn_max(attn_ceil_div(call->len_kv, piece), 1) : 1;
-}
-
 enum { OVERLAP_CAPABILITY = 90 }; /* kernels that wait for the one before */
 
 /* One step of one round. The context is current. */
 static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel *k,
-                           const attn_step *step, const attn_call *call, const span *round,
-                           attn_kparams *a)
+                           const attn_step *step, const attn_call *call,
+                           const attn_round *round, attn_kparams *a)
 {
     const attn_cu *cu = dev->cu;
-    const int64_t pieces = pieces_of(step->piece, call);
+    const int64_t pieces = attn_pieces_of(step->piece, call);
     CUlaunchAttribute overlap = {
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value = { .programmaticStreamSerializationAllowed = 1 },
@@ -202,7 +166,7 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
     a->d = k->d;
     a->dv = k->dv;
     a->piece = (int32_t)(step->piece ? step->piece : step->merges);
-    a->pieces = (int32_t)pieces_of(a->piece, call);
+    a->pieces = (int32_t)attn_pieces_of(a->piece, call);
     a->round_head = (int32_t)round->head;
     a->round_heads = (int32_t)round->heads;
     a->round_query = (int32_t)round->query;
@@ -234,14 +198,14 @@ static attn_status enqueue_all(attn_device *dev, CUstream stream, int n,
                                const attn_kernel *const kernels[], const attn_step steps[],
                                const attn_call *call)
 {
-    const int64_t total = n ? n * rounds_of(&steps[0], call) : 0;
+    const int64_t total = n ? n * attn_rounds_of(&steps[0], call) : 0;
     attn_status st = ATTN_OK;
     attn_kparams a;
 
     if (total)
         fill(&a, call);
     for (int64_t i = 0; i < total && st == ATTN_OK; i++) {
-        const span at = round_at(&steps[0], call, i / n);
+        const attn_round at = attn_round_at(&steps[0], call, i / n);
 
         st = enqueue(dev, stream, kernels[i % n], &steps[i % n], call, &at, &a);
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/opencl/opencl.h"
+#include "backend/rounds.h"
 #include "common/params.h"
 #include "core/size.h"
 #include "core/status.h"
@@ -165,46 +166,14 @@ fail:
     return st;
 }
 
-/* Where round r of a step's rounds lies (plan/step.h): *heads (batch, head) pairs and
- * *queries queries of each, from *head and *query on. */
-typedef struct span {
-    int64_t head, heads, query, queries;
-} span;
-
-static int64_t rounds_of(const attn_step *s, const attn_call *call)
-{
-    const int64_t heads = call->batch * call->heads_q;
-
-    return (s->round_heads ? attn_ceil_div(heads, s->round_heads) : 1) *
-           (s->round_queries ? attn_ceil_div(call->len_q, s->round_queries) : 1);
-}
-
-static span round_at(const attn_step *s, const attn_call *call, int64_t r)
-{
-    const int64_t heads = call->batch * call->heads_q;
-    const int64_t n = s->round_queries ? attn_ceil_div(call->len_q, s->round_queries) : 1;
-    span at = { .heads = heads, .queries = call->len_q };
-
-    if (s->round_queries) {
-        at.query = r % n * s->round_queries;
-        at.queries = attn_min(s->round_queries, call->len_q - at.query);
-    }
-    if (s->round_heads) {
-        at.head = r / n * s->round_heads;
-        at.heads = attn_min(s->round_heads, heads - at.head);
-    }
-    return at;
-}
-
 /* The work-items of a step in one round, as plan/step.h counts its groups. */
 static attn_status global_size(const attn_device *dev, const attn_step *step,
                                const attn_kernel *k, const attn_call *call,
-                               const span *round, size_t *out)
+                               const attn_round *round, size_t *out)
 {
     const int64_t group = step->grouped ? call->heads_q / call->heads_kv : 1;
     const int64_t heads = round->heads / group;
-    const int64_t pieces =
-        step->piece ? attn_max(attn_ceil_div(call->len_kv, step->piece), 1) : 1;
+    const int64_t pieces = attn_pieces_of(step->piece, call);
     int64_t tiles, n = 0;
 
     if (step->block > k->max_group)
@@ -258,8 +227,8 @@ attn_status attn_cl_enqueue(const attn_cl_target *to, const attn_kernel *kernel,
 /* One step of one round; `done` may be NULL. */
 static attn_status enqueue_step(attn_device *dev, const attn_cl_target *to,
                                 const attn_kernel *k, const attn_step *step,
-                                const attn_call *call, const span *round, arguments *a,
-                                cl_event *done)
+                                const attn_call *call, const attn_round *round,
+                                arguments *a, cl_event *done)
 {
     size_t global = 0;
     attn_status st;
@@ -289,14 +258,14 @@ static attn_status enqueue_all(attn_device *dev, attn_cl_target *to, int n,
                                const attn_kernel *const kernels[], const attn_step steps[],
                                const attn_call *call, cl_event *first, cl_event *last)
 {
-    const int64_t total = n * rounds_of(&steps[0], call);
+    const int64_t total = n * attn_rounds_of(&steps[0], call);
     cl_event before = NULL;
     attn_status st = ATTN_OK;
     arguments a;
 
     fill(&a, call);
     for (int64_t i = 0; i < total && st == ATTN_OK; i++) {
-        const span at = round_at(&steps[0], call, i / n);
+        const attn_round at = attn_round_at(&steps[0], call, i / n);
         const bool named = i + 1 < total || last;
         cl_event link = NULL;
 
