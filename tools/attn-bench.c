@@ -133,65 +133,6 @@ static int take(void *to, int key, const char *value)
     return CLI_BAD;
 }
 
-/* Sweeps: every problem with every number in turn. */
-
-static bool set_swept(attn_softmax_desc *d, const char *what, size_t n, int64_t value)
-{
-    const struct {
-        const char *what;
-        int64_t *to[2];
-    } swept[] = {
-        { "l", { &d->len_q, &d->len_kv } },     { "lq", { &d->len_q, NULL } },
-        { "lk", { &d->len_kv, NULL } },         { "b", { &d->batch, NULL } },
-        { "h", { &d->heads_q, &d->heads_kv } }, { "d", { &d->dim_qk, NULL } },
-    };
-
-    for (size_t i = 0; i < sizeof swept / sizeof swept[0]; i++) {
-        if (strlen(swept[i].what) != n || strncmp(swept[i].what, what, n))
-            continue;
-        if (swept[i].to[0] == &d->dim_qk && d->dim_v == d->dim_qk)
-            d->dim_v = value;
-        for (int k = 0; k < 2 && swept[i].to[k]; k++)
-            *swept[i].to[k] = value;
-        return true;
-    }
-    return false;
-}
-
-static int sweep_problems(settings *s)
-{
-    const size_t name = strcspn(s->sweep, "=");
-    case_list swept = { 0 };
-    int status = CLI_GO;
-
-    if (!s->sweep[name] || !s->sweep[name + 1])
-        return cli_fail(CLI_BAD, "--sweep is '%s', want a form such as l=512,1024,2048",
-                        s->sweep);
-    for (size_t i = 0; i < s->cases.n && status == CLI_GO; i++) {
-        const char *at = s->sweep + name;
-
-        while (*at && status == CLI_GO) {
-            attn_softmax_desc d = s->cases.item[i].desc;
-            const size_t n = strcspn(++at, ",");
-            char text[32];
-            int64_t value = 0;
-
-            snprintf(text, sizeof text, "%.*s", (int)n, at);
-            at += n;
-            status = cli_integer("--sweep", text, 0, INT32_MAX, &value);
-            if (status == CLI_GO && !set_swept(&d, s->sweep, name, value))
-                status =
-                    cli_fail(CLI_BAD, "--sweep is over '%.*s', want l, lq, lk, b, h or d",
-                             (int)name, s->sweep);
-            if (status == CLI_GO)
-                status = cases_add_desc(&swept, &d);
-        }
-    }
-    cases_free(&s->cases);
-    s->cases = swept;
-    return status;
-}
-
 static int read_settings(int argc, char **argv, cli_common *common, settings *s)
 {
     static const cli_tool tool = {
@@ -229,7 +170,7 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
     for (size_t i = 0; none && status == CLI_GO && i < sizeof usual / sizeof usual[0]; i++)
         status = cases_add_text(&s->cases, usual[i]);
     if (status == CLI_GO && s->sweep)
-        status = sweep_problems(s);
+        status = cases_sweep(&s->cases, s->sweep);
     return status;
 }
 

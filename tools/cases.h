@@ -35,6 +35,10 @@ int cases_add_text(case_list *list, const char *text);
 int cases_add_desc(case_list *list, const attn_softmax_desc *desc);
 int cases_add_named(case_list *list, const char *name);
 
+/* In place of every problem the same with every number of a sweep, "l=512,1024": l, lq, lk,
+ * b, h or d. A CLI_ status; cases_sweep.c. */
+int cases_sweep(case_list *list, const char *sweep);
+
 /* Empties a list. */
 void cases_free(case_list *list);
 
