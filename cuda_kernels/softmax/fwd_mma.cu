@@ -160,7 +160,7 @@ DEVICE void write_rows(const attn_kparams &p, const shared<T, CAN> &mem, float n
 {
     const int lane = threadIdx.x % 32, x0 = threadIdx.x / 32 * T::ROWS + lane / 4;
     const attn_rows rows = ADDRESS_QUERIES(p, o, mem.seq, mem.b, mem.h);
-    const attn_row sink = state_sink<CAN>(p, mem.h);
+    const float sink = state_sink<CAN>(p, mem.h);
 
     #pragma unroll
     for (int i = 0; i < 2 * T::MT; i++) {
@@ -175,15 +175,11 @@ DEVICE void write_rows(const attn_kparams &p, const shared<T, CAN> &mem, float n
         if (my.m[mt][half] == -INFINITE)
             row.m = -INFINITE;
 
-        const float factor = state_fold(&row, sink.m);
-
-        row.l += sink.l * state_weight(sink.m, state_reference(row.m));
-
-        const float last = factor * state_finish(row);
+        const float factor = state_finish_sink(&row, sink);
 
         if (has<CAN>(p, FEAT_LSE) && p.want_lse && lane % 4 == 0 && x < mem.queries)
             p.lse[address_lse<CAN>(p, mem.seq, mem.b, mem.h, mem.i0 + x)] = state_lse(row);
-        store_row<T>(p, my, mt, half, last, to, rows.stride_d, x < mem.queries && p.want_o,
+        store_row<T>(p, my, mt, half, factor, to, rows.stride_d, x < mem.queries && p.want_o,
                      has<CAN>(p, WHOLE_O));
     }
 }

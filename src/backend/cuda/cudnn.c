@@ -4,36 +4,24 @@
 #include "backend/cuda/cudnn.h"
 
 #include <assert.h>
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/params.h"
+#include "core/library.h"
 #include "core/size.h"
 #include "core/status.h"
 
 enum { ALIGNMENT = 256 }; /* of the room that cuDNN is given */
 
-static const struct {
-    const char *name;
-    size_t offset;
-} functions[] = {
+static const attn_library_function functions[] = {
 #define X(name) { #name, offsetof(attn_cudnn, name) },
     ATTN_CUDNN_FUNCTIONS(X)
 #undef X
 };
 enum { N_FUNCTIONS = sizeof functions / sizeof functions[0] };
-
-typedef struct library {
-    struct library *next;
-    attn_cudnn dnn;
-    char name[]; /* as it was asked for */
-} library;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static library *libraries; /* guarded by `lock`; grows only */
 
 /* A handle has one stream at a time, so `lock` is held from setting it to the launch. Plans
  * stay until the device is closed: a captured graph may hold their kernels. */
@@ -43,45 +31,22 @@ struct attn_cu_graphs {
     attn_cudnn_graph *made; /* guarded by `lock`, last used first */
 };
 
-static bool open_one(const char *name, attn_cudnn *dnn)
+static bool open_library(const char *name, void *table, attn_text *reason)
 {
-    char path[4096];
-    void *handle;
+    char path[ATTN_PATH_BYTES];
+    void *const handle = attn_library_open(name, "libcudnn.so.9", path, reason);
 
-    if (!attn_cu_path(name, "libcudnn.so.9", path, sizeof path) ||
-        !(handle = dlopen(path, RTLD_NOW | RTLD_LOCAL)))
-        return false;
-    for (size_t i = 0; i < N_FUNCTIONS; i++) {
-        void *symbol = dlsym(handle, functions[i].name);
-        if (!symbol)
-            return false;
-        memcpy((char *)dnn + functions[i].offset, &symbol, sizeof symbol);
-    }
-    return true;
+    return handle && !attn_library_functions(handle, functions, N_FUNCTIONS, table);
 }
 
 const attn_cudnn *attn_cudnn_load(const char *name, int64_t *version)
 {
-    library *l;
+    static attn_libraries opened = ATTN_LIBRARIES(attn_cudnn, open_library);
+    attn_text nowhere = attn_text_in(NULL, 0);
+    const attn_cudnn *const dnn = attn_library_load(&opened, name, &nowhere);
 
-    if (!name)
-        name = "";
-    pthread_mutex_lock(&lock);
-    for (l = libraries; l && strcmp(l->name, name); l = l->next)
-        ;
-    if (!l && (l = calloc(1, sizeof *l + strlen(name) + 1))) {
-        strcpy(l->name, name);
-        if (open_one(name, &l->dnn)) {
-            l->next = libraries;
-            libraries = l;
-        } else {
-            free(l);
-            l = NULL;
-        }
-    }
-    pthread_mutex_unlock(&lock);
-    *version = l ? (int64_t)l->dnn.cudnnGetVersion() : 0;
-    return l ? &l->dnn : NULL;
+    *version = dnn ? (int64_t)dnn->cudnnGetVersion() : 0;
+    return dnn;
 }
 
 attn_status attn_cudnn_open(attn_device *dev)

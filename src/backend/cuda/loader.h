@@ -57,12 +57,6 @@ typedef struct attn_cu {
 #undef X
 } attn_cu;
 
-/* attn_library_path(), for the libraries that come with the driver's toolkit. */
-static inline bool attn_cu_path(const char *name, const char *usual, char *path, size_t cap)
-{
-    return attn_library_path(name, usual, path, cap);
-}
-
 /* The driver's library of that name, which may also be the folder that holds it;
  * NULL: the usual name. Each is opened once in a process, initialised, and never
  * closed; the table lives as long as the process. NULL on failure (absent, too old

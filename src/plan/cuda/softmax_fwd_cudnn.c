@@ -94,7 +94,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->hkv = p->hkv;
     step->lq = p->lq;
     step->lk = p->lk;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p, ATTN_READS_ALL);
     find_workspace(p, &out->workspace_bytes);
     attn_choice_instance(out, "d%lld,dv%lld,%s", (long long)p->d, (long long)p->dv,
                          attn_type_name(p->type));

@@ -180,7 +180,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->tile_q = queries_of(t);
     step->tile_k = t->bn;
     step->block = 32 * t->warps;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p, ATTN_READS_ALL);
     attn_step_define(step, "WHOLE_Q", whole(p, ATTN_TENSOR_Q, p->d));
     attn_step_define(step, "WHOLE_K", whole(p, ATTN_TENSOR_K, p->d));
     attn_step_define(step, "WHOLE_V", whole(p, ATTN_TENSOR_V, p->dv));
