@@ -17,7 +17,8 @@
 #pragma once
 #include "softmax/mma_fold.cuh"
 
-// x as the sum of two TF32 numbers, as words of operands. Of an infinite x the second is NaN.
+// x as the sum of two TF32 numbers, as words of operands. Of an infinite x the second is NaN;
+// below 2^-103 it is 0, so that 11 bits are left.
 DEVICE void split_in_two(uint32_t x, uint32_t &high, uint32_t &low)
 {
     high = x & 0xffffe000u;

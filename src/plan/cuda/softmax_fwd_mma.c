@@ -3,6 +3,8 @@
  * f32 in full accuracy or, where that is allowed, in TF32. */
 #include <attn/device.h>
 
+#include <math.h>
+
 #include "core/size.h"
 #include "plan/cuda/variants.h"
 
@@ -10,6 +12,9 @@ enum {
     WORK_BYTES = 512, /* what a group writes down of its own work */
     SHORT_KEYS = 8192 /* of f32, summed without compensation: 256 sums of 32 products */
 };
+
+/* Of f32. Scores of ordinary size then want a factor that is as tiny. */
+static const float LARGEST_SCALE = 0x1p32f;
 
 /* As cuda_kernels/softmax/fwd_mma.cu has them: warps, 16-row operands of a warp, keys of a
  * step, slots of the ring. */
@@ -153,6 +158,8 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "the tiles of so many queries or keys end beyond 2^31 - 1";
     if (p->type == ATTN_F32 && k->d == 256 && p->lk > SHORT_KEYS && !p->allow_tf32)
         return "D or Dv over 128 leave no registers for the sums of so many keys in f32";
+    if (p->type == ATTN_F32 && fabsf(p->scale) > LARGEST_SCALE)
+        return "so large a scale shows that TF32 keeps 11 bits of numbers below 2^-103";
     if (!(t = find_tile(p, c)))
         return "no tile fits the shared memory and the limit of threads";
     if (!attn_mul(attn_ceil_div(p->lq, queries_of(t)), p->b * p->hq, &groups) ||
