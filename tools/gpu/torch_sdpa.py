@@ -51,7 +51,8 @@ FEW_QUERIES, L2_SIZES, ROWS = 16, 4, 16
 # The most that an error may be of the largest element; P too is rounded to the type.
 TOLERANCE = {"f32": 2e-5, "f16": 2.0**-9, "bf16": 2.0**-6}
 
-Problem = collections.namedtuple("Problem", "type b hq hkv lq lk d causal")
+Problem = collections.namedtuple("Problem", "type b hq hkv lq lk d causal bias",
+                                 defaults=[False])
 LENGTHS = [1024, 2048, 4096, 8192, 16384]
 SETS = {
     "forward": [Problem("bf16", 16384 // n, 2048 // d, 2048 // d, n, n, d, c)
@@ -60,6 +61,8 @@ SETS = {
             for c in (False, True) for n in LENGTHS[1:]],
     "decode": [Problem("bf16", b, 32, 8, 1, n, 128, False)
                for b, n in ((1, 8192), (8, 8192), (64, 8192), (1, 131072))],
+    "bias": [Problem("bf16", 4, 2048 // d, 2048 // d, 4096, 4096, d, True, True)
+             for d in (64, 128, 256)],
     "f32": [Problem("f32", 4, 2048 // d, 2048 // d, 4096, 4096, d, c)
             for d in (64, 128) for c in (False, True)],
 }
@@ -73,7 +76,7 @@ HEADS = ["problem", "by", "us", "spread", "rate", "ours/it", "blocks: rate",
 def text_of(p):
     """The problem as attn/text.h writes it."""
     return (f"softmax_fwd:{p.type},b{p.b},hq{p.hq},hkv{p.hkv},lq{p.lq},lk{p.lk},d{p.d}"
-            + (",causal" if p.causal else ""))
+            + (",causal" if p.causal else "") + (f",bias={p.type}" if p.bias else ""))
 
 
 class No(Exception):
@@ -100,10 +103,12 @@ class Ours:
         torch.cuda.synchronize()
         self.first_ms = (time.perf_counter() - start) * 1e3
 
-    def arguments(self, problem, q, k, v):
+    def arguments(self, problem, q, k, v, bias):
         args = attn.Args(size=ctypes.sizeof(attn.Args), workspace=self.space.data_ptr(),
                          workspace_bytes=self.lib.workspace_bytes(self.plan))
-        for name, x in (("q", q), ("k", k), ("v", v), ("o", self.out)):
+        for name, x in (("q", q), ("k", k), ("v", v), ("o", self.out), ("bias", bias)):
+            if x is None:
+                continue
             setattr(args, name, attn.tensor(x.data_ptr(), attn.TYPES[problem.type],
                                             x.shape, x.stride()))
         return args
@@ -120,8 +125,14 @@ class Ours:
 
 class Peer:
     def __init__(self, name, problem, sets):
-        self.name, self.sets, self.out = f"PyTorch, {name}", sets, None
+        self.name, self.sets, self.out = f"PyTorch, {name}", [s[:3] for s in sets], None
         self.how = {"is_causal": problem.causal, "enable_gqa": problem.hq != problem.hkv}
+        if problem.bias:   # it takes a mask or causal, not both: one mask has both
+            mask = sets[0][3]
+            if problem.causal:
+                later = torch.ones(problem.lq, problem.lk, dtype=torch.bool, device="cuda")
+                mask = mask.masked_fill(later.triu(1), -math.inf)
+            self.how.update(is_causal=False, attn_mask=mask)
         self.backend = getattr(SDPBackend, PEERS[name])
         start = time.perf_counter()
         with warnings.catch_warnings(record=True) as said, self.active():
@@ -145,7 +156,7 @@ class Peer:
         self.out = scaled_dot_product_attention(*self.sets[i % len(self.sets)], **self.how)
 
     def close(self):
-        self.sets = self.out = None
+        self.sets = self.out = self.how = None
 
 
 def current_context():
@@ -167,7 +178,8 @@ def make_sets(p):
         return x.transpose(1, 2)
 
     torch.manual_seed(1)
-    return [(normal(p.lq, p.hq), normal(p.lk, p.hkv), normal(p.lk, p.hkv))
+    bias = torch.randn(p.b, p.hq, p.lq, p.lk, device="cuda", dtype=type_) if p.bias else None
+    return [(normal(p.lq, p.hq), normal(p.lk, p.hkv), normal(p.lk, p.hkv), bias)
             for _ in range(copies)]
 
 
@@ -183,7 +195,7 @@ def rate(p, ms):
     return 4 * p.b * p.hq * p.d * pairs / ms / 1e9
 
 
-def reference_rows(p, q, k, v):
+def reference_rows(p, q, k, v, bias):
     """Some rows of O in float64, with their places: the first, the last and random ones."""
     draw = torch.Generator().manual_seed(2)
     places = [(0, 0, 0), (p.b - 1, p.hq - 1, p.lq - 1)] + [
@@ -193,7 +205,10 @@ def reference_rows(p, q, k, v):
     for b, h, i in places:
         seen, group = i + 1 if p.causal else p.lk, p.hq // p.hkv
         keys, values = (x[b, h // group, :seen].double() for x in (k, v))
-        weights = torch.softmax(keys @ q[b, h, i].double() / math.sqrt(p.d), 0)
+        scores = keys @ q[b, h, i].double() / math.sqrt(p.d)
+        if bias is not None:
+            scores += bias[b, h, i, :seen].double()
+        weights = torch.softmax(scores, 0)
         rows.append(weights @ values)
     return places, torch.stack(rows)
 

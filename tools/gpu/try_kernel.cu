@@ -6,7 +6,8 @@
 //        -DNAME=attn_x -DKERNEL_FILE='"softmax/fwd_split.cu"' -DPART=_ranges -DUSED=few \
 //        tools/gpu/try_kernel.cu -o try && ./try B HQ HKV LQ LK CAUSAL PIECE
 //
-// PIECE 0: a tile kernel. Prints ms, TFLOP/s and GB/s of K and V: single launches, 15 of
+// PIECE 0: a tile kernel; of softmax/fwd_mma.cu USED is large. SHARED_BYTES in place of the
+// shape's own where the part has terms too. Prints ms, TFLOP/s and GB/s of K and V: single launches, 15 of
 // them with idle gaps, median; K and V rotate through copies of 200 MB or more in all, so
 // that they come from memory.
 #include <algorithm>
@@ -27,6 +28,12 @@
     } while (0)
 
 #define KERNEL_(a, b) JOIN(a, b)
+
+#ifdef SHARED_BYTES
+enum { BYTES = SHARED_BYTES };
+#else
+enum { BYTES = USED::BYTES };
+#endif
 
 __global__ void fill(void *x, size_t n, uint32_t seed)
 {
@@ -55,8 +62,8 @@ static void *made(size_t n, uint32_t seed)
     return x;
 }
 
-template <typename T> static auto rows_of(int) -> decltype(T::ROWS) { return T::ROWS; }
-template <typename T> static auto rows_of(long) -> decltype(T::BM) { return T::BM; }
+template <typename T> static auto rows_of(int) -> decltype(T::BM) { return T::BM; }
+template <typename T> static auto rows_of(long) -> decltype(T::ROWS) { return T::ROWS; }
 
 int main(int argc, char **argv)
 {
@@ -96,7 +103,7 @@ int main(int argc, char **argv)
     std::vector<float> times;
     cudaEvent_t first, last;
 
-    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, USED::BYTES));
+    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES));
     CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
     CHECK(cudaEventCreate(&first));
     CHECK(cudaEventCreate(&last));
@@ -108,7 +115,7 @@ int main(int argc, char **argv)
         usleep(3000);
         spin<<<1, 1>>>(40000);
         CHECK(cudaEventRecord(first));
-        kernel<<<(unsigned)groups, USED::THREADS, USED::BYTES>>>(p);
+        kernel<<<(unsigned)groups, USED::THREADS, BYTES>>>(p);
         CHECK(cudaEventRecord(last));
         CHECK(cudaEventSynchronize(last));
         CHECK(cudaEventElapsedTime(&ms, first, last));
@@ -120,9 +127,9 @@ int main(int argc, char **argv)
     const double ms = times[times.size() / 2];
     int blocks = 0;
 
-    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, USED::THREADS, USED::BYTES));
+    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, USED::THREADS, BYTES));
     printf("%8.4f ms  %7.2f TFLOP/s  %6.0f GB/s  %d groups a multiprocessor  %zu bytes\n", ms,
            4e-9 * b * hq * lq * lk * d / ms * (causal ? 0.5 : 1.0),
-           2e-6 * nk * elem_bytes<TYPE>() / ms, blocks, (size_t)USED::BYTES);
+           2e-6 * nk * elem_bytes<TYPE>() / ms, blocks, (size_t)BYTES);
     return 0;
 }

@@ -1,0 +1,117 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# What a machine with a GPU is for, in stages that share one build, for machines that are lent
+# for minutes: each says in a line or table what came of it, all reports go into one archive.
+#
+# usage: tools/gpu/stages.sh OUT FOLDER_WITH_DEBS STAGE...    (a folder that is not there: none)
+#
+#   validate  every variant of every device against the oracle, device against device
+#   faults    the fault families, rows of many gigabytes among them
+#   sanitize  compute-sanitizer's four checkers over all CUDA kernels
+#   two       two GPUs in one process
+#   launch    what a planned launch takes of the host, and a first use
+#   opencl    NVIDIA's OpenCL beside CUDA
+#   SET       a table of torch_sdpa.py: forward, gqa, bias, f32, decode, or several as a,b
+#
+# OPTIONS of torch_sdpa.py come from TORCH (--timing single). The build and the tests of
+# validate.sh come first, where there is no build yet.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+out=$1 debs=$2
+shift 2
+work=${TMPDIR:-/tmp}/attn-gpu
+reports=$(mktemp -d)
+mkdir -p "$out"
+
+if [ ! -f "$work/build/tools/attn-info" ]; then
+    [ -d "$debs" ] || debs=
+    BENCH=0 SETS="" bash tools/gpu/validate.sh "$reports/build" "$debs" || exit 1
+else
+    ninja -C "$work/build" > "$reports/ninja.txt" 2>&1 || { tail -30 "$reports/ninja.txt"; exit 1; }
+fi
+export OCL_ICD_VENDORS=$work/vendors OCL_ICD_FILENAMES=
+arch=$(gcc -dumpmachine)
+export LD_LIBRARY_PATH=$work/root/usr/lib/$arch:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}
+export ATTN_CUBLAS_LIB=${ATTN_CUBLAS_LIB:-/usr/local/cuda/lib64}
+cudnn=$(python3 -c 'import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "/lib")' 2> /dev/null)
+[ -z "$cudnn" ] || export ATTN_CUDNN_LIB=${ATTN_CUDNN_LIB:-$cudnn}
+tools=$work/build/tools tests=$work/build/tests
+
+validate() {
+    ONLY=cuda bash tools/gpu/parallel.sh "$tools" "$reports" 150 --rounds 2 --repeat 2 \
+        --cases medium --cases tests/cases/tensor_cores.txt --cases tests/cases/cudnn.txt &
+    ONLY='opencl|host' bash tools/gpu/parallel.sh "$tools" "$reports" 150 --rounds 1 --repeat 2 \
+        --cases tiny &
+    timeout 150 "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
+        --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu --variant softmax_fwd_mma \
+        --variant softmax_fwd_tile_cpu --variant softmax_fwd_split \
+        > "$reports/validate-across-devices.json" 2> /dev/null
+    wait
+    python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); print("across devices", {
+        k: r[k] for k in ("passed", "failed", "skipped")})' "$reports/validate-across-devices.json"
+    for tar in "$reports"/reports-*.tar; do tar -C "$reports" -xf "$tar" && rm "$tar"; done
+}
+
+faults() {
+    for test in "$tests"/test_faults_*; do
+        [ -f "$test" ] || continue
+        (
+            timeout 400 "$test" > "$reports/$(basename "$test").txt" 2>&1
+            echo "$(basename "$test"): exit $? $(grep -E '^\[  (PASSED|FAILED)|ERROR|SKIPPED' \
+                "$reports/$(basename "$test").txt" | tr '\n' ' ' | cut -c1-600)"
+        ) &
+    done
+    wait
+}
+
+sanitize() {
+    for tool in memcheck racecheck synccheck initcheck; do
+        (
+            timeout 400 compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 9 \
+                "$tools/attn-validate" --device cuda:0 --rounds 1 --repeat 1 --stress 0 \
+                --cases tests/cases/tiny.txt --cases tests/cases/tensor_cores.txt \
+                > "$reports/sanitize-$tool.txt" 2>&1
+            echo "$tool: exit $? $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|passed,' \
+                "$reports/sanitize-$tool.txt" | tr '\n' ' ')"
+        ) &
+    done
+    wait
+}
+
+two() {
+    timeout 200 "$tests/test_cuda_devices" > "$reports/two.txt" 2>&1
+    echo "two devices: exit $?"
+    tail -5 "$reports/two.txt"
+}
+
+launch() {
+    cc -O2 -Iinclude tools/gpu/launch_cost.c -L"$work/build/src" \
+        -Wl,-rpath,"$work/build/src" -lattn -ldl -lm -o "$work/launch_cost" &&
+        timeout 100 "$work/launch_cost" | tee "$reports/launch-cost.txt"
+}
+
+opencl() {
+    for device in cuda:0 opencl:0; do
+        timeout 60 "$tools/attn-bench" --device $device --timing single \
+            softmax_fwd:{f32,f16},b4,hq32,hkv32,lq4096,lk4096,d64 \
+            softmax_fwd:{f32,f16},b4,hq16,hkv16,lq4096,lk4096,d128 |
+            tee "$reports/bench-$device.txt" | cut -c1-200
+    done
+}
+
+torch() {
+    local sets=()
+    for set in ${1//,/ }; do sets+=(--set "$set"); done
+    # shellcheck disable=SC2086 # options are words
+    timeout 500 python3 tools/gpu/torch_sdpa.py "$work/build/src/libattn.so" "${sets[@]}" \
+        ${TORCH:---timing single} --json "$reports/torch-$1.json" | tee "$reports/torch-$1.md"
+}
+
+for stage in "$@"; do
+    echo "== $stage, $(date +%T)"
+    case $stage in
+    validate | faults | sanitize | two | launch | opencl) $stage ;;
+    *) torch "$stage" ;;
+    esac
+done
+tar -C "$reports" -cf "$out/reports-$$.tar" .
