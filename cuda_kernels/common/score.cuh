@@ -91,3 +91,15 @@ DEVICE float score_masked(const attn_score &at, int x, int j, float s)
 
     return there && j - x >= at.first && j - x < at.end ? s : -INFINITE;
 }
+
+// The keys that query x of the run sees, for kernels that ask of many: j is out of range
+// unless first <= j < end.
+DEVICE attn_range score_span(const attn_score &at, int x)
+{
+    const int64_t first = (int64_t)at.first + x, end = (int64_t)at.end + x;
+    attn_range r;
+
+    r.first = (int)max(first, (int64_t)0);
+    r.end = x < at.queries ? (int)min(max(end, (int64_t)0), (int64_t)at.keys) : 0;
+    return r;
+}

@@ -155,17 +155,20 @@ DEVICE void hide_values(shared<T, CAN> &mem, float4 *v, bool odd)
 
 // O and the LSE of the warp's rows. natural: what a maximum is multiplied by to be a score.
 template <typename T, int CAN>
-DEVICE void write_rows(const attn_kparams &p, const shared<T, CAN> &mem, float natural,
+DEVICE void write_rows(const attn_kparams &p, shared<T, CAN> &mem, float natural,
                        rows_state<T> &my)
 {
-    const int lane = threadIdx.x % 32, x0 = threadIdx.x / 32 * T::ROWS + lane / 4;
+    static_assert(DIMV <= DIM, "a row of O has room where one of Q was");
+    const int lane = threadIdx.x % 32, x0 = threadIdx.x / 32 * T::ROWS;
+    const bool whole = has<CAN>(p, WHOLE_O);
     const attn_rows rows = ADDRESS_QUERIES(p, o, mem.seq, mem.b, mem.h);
     const float sink = state_sink<CAN>(p, mem.h);
+    float4 *const room = mem.q + x0 * CHUNKS_K;    // of the warp alone; Q is not read any more
 
+    __syncwarp();
     #pragma unroll
     for (int i = 0; i < 2 * T::MT; i++) {
-        const int mt = i / 2, half = i % 2, x = x0 + mt * 16 + half * 8;
-        const int64_t to = address_row<CAN & ~FEAT_PAGES>(p, rows, mem.i0 + x);
+        const int mt = i / 2, half = i % 2, x = x0 + lane / 4 + mt * 16 + half * 8;
         attn_row row = { my.m[mt][half] * natural, my.l[mt][half] };
 
         if (T::LONG)
@@ -179,8 +182,22 @@ DEVICE void write_rows(const attn_kparams &p, const shared<T, CAN> &mem, float n
 
         if (has<CAN>(p, FEAT_LSE) && p.want_lse && lane % 4 == 0 && x < mem.queries)
             p.lse[address_lse<CAN>(p, mem.seq, mem.b, mem.h, mem.i0 + x)] = state_lse(row);
-        store_row<T>(p, my, mt, half, factor, to, rows.stride_d, x < mem.queries && p.want_o,
-                     has<CAN>(p, WHOLE_O));
+        store_row<T>(p, my, mt, half, factor,
+                     address_row<CAN & ~FEAT_PAGES>(p, rows, mem.i0 + x),
+                     whole && p.want_o && x < mem.queries, room + (x - x0) * CHUNKS_K);
+    }
+    __syncwarp();
+    for (int e = lane; e < T::ROWS * p.dv && !whole && p.want_o; e += 32) {
+        const int x = e / p.dv, c = e % p.dv;
+        const int64_t to = address_row<CAN & ~FEAT_PAGES>(p, rows, mem.i0 + x0 + x) +
+                           c * rows.stride_d;
+
+        if (x0 + x >= mem.queries)
+            break;
+        if (TYPE == TYPE_F32)
+            ((float *)p.o)[to] = ((const float *)(room + x * CHUNKS_K))[c];
+        else
+            ((uint16_t *)p.o)[to] = ((const uint16_t *)(room + x * CHUNKS_K))[c];
     }
 }
 

@@ -45,17 +45,23 @@ DEVICE void special_scores(const attn_kparams &p, const float *term, int x, scor
 }
 
 // -inf where a key of the step, which begins with key j, is out of a row's range.
-template <typename T> DEVICE void mask_scores(attn_score at, int x, int j, scores<T> &s)
+template <typename T> DEVICE void mask_scores(const attn_score &at, int x, int j, scores<T> &s)
 {
     const int lane = threadIdx.x % 32;
 
     #pragma unroll
-    for (int i = 0; i < T::MT * T::NT * 4; i++) {
-        const int mt = i / 4 / T::NT, t = i / 4 % T::NT;
-        float &score = s[mt][t][i % 4];
+    for (int i = 0; i < 2 * T::MT; i++) {
+        const int mt = i / 2, half = i % 2;
+        const attn_range span = score_span(at, x + lane / 4 + mt * 16 + half * 8);
+        const int first = span.first - j - lane % 4 * 2, end = span.end - j - lane % 4 * 2;
 
-        score = score_masked(at, x + lane / 4 + mt * 16 + i / 2 % 2 * 8,
-                             j + t * 8 + lane % 4 * 2 + i % 2, score);
+        #pragma unroll
+        for (int e = 0; e < 2 * T::NT; e++) {
+            const int c = e / 2 * 8 + e % 2;
+            float &score = s[mt][e / 2][half * 2 + e % 2];
+
+            score = c >= first && c < end ? score : -INFINITE;
+        }
     }
 }
 

@@ -99,10 +99,11 @@ DEVICE void turn_quad(uint32_t (&w)[4])
     }
 }
 
-// Row `half` of the 16 rows mt of O, times a factor.
+// Row `half` of the 16 rows mt of O, times a factor: to memory, or where it does not go there
+// 16 bytes at a time, to the row of its own in shared memory.
 template <typename T>
 DEVICE void store_row(const attn_kparams &p, const rows_state<T> &my, int mt, int half,
-                      float factor, int64_t to, int64_t stride, bool there, bool whole)
+                      float factor, int64_t to, bool whole, float4 *room)
 {
     const int lane = threadIdx.x % 32;
 
@@ -116,18 +117,13 @@ DEVICE void store_row(const attn_kparams &p, const rows_state<T> &my, int mt, in
             w[k] = device_pair<TYPE>(my.o[mt][n + k][half * 2] * factor,
                                      my.o[mt][n + k][half * 2 + 1] * factor);
         turn_quad(w);
-        if (!there)
-            continue;
-        if (whole) {
-            if (c < p.dv)
-                *(float4 *)((uint16_t *)p.o + to + c) =
-                    make_float4(__uint_as_float(w[0]), __uint_as_float(w[1]),
-                                __uint_as_float(w[2]), __uint_as_float(w[3]));
-            continue;
-        }
-        #pragma unroll
-        for (int k = 0; k < 8; k++)
-            if (c + k < p.dv)
-                ((uint16_t *)p.o)[to + (c + k) * stride] = (uint16_t)(w[k / 2] >> k % 2 * 16);
+
+        const float4 eight = make_float4(__uint_as_float(w[0]), __uint_as_float(w[1]),
+                                         __uint_as_float(w[2]), __uint_as_float(w[3]));
+
+        if (!whole)
+            room[c / PER] = eight;
+        else if (c < p.dv)
+            *(float4 *)((uint16_t *)p.o + to + c) = eight;
     }
 }

@@ -183,10 +183,11 @@ DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my)
     }
 }
 
-// Row `half` of the 16 rows mt of O, times a factor.
+// Row `half` of the 16 rows mt of O, times a factor: to memory, or where it does not go there
+// 16 bytes at a time, to the row of its own in shared memory.
 template <typename T>
 DEVICE void store_row(const attn_kparams &p, const rows_state<T> &my, int mt, int half,
-                      float factor, int64_t to, int64_t stride, bool there, bool whole)
+                      float factor, int64_t to, bool whole, float4 *room)
 {
     const int lane = threadIdx.x % 32;
 
@@ -205,16 +206,12 @@ DEVICE void store_row(const attn_kparams &p, const rows_state<T> &my, int mt, in
             }
             x[k] *= factor;
         }
-        if (!there)
-            continue;
-        if (whole) {
-            if (c < p.dv)
-                *(float4 *)((float *)p.o + to + c) = make_float4(x[0], x[1], x[2], x[3]);
-            continue;
-        }
-        #pragma unroll
-        for (int k = 0; k < 4; k++)
-            if (c + k < p.dv)
-                ((float *)p.o)[to + (c + k) * stride] = x[k];
+
+        const float4 four = make_float4(x[0], x[1], x[2], x[3]);
+
+        if (!whole)
+            room[c / PER] = four;
+        else if (c < p.dv)
+            *(float4 *)((float *)p.o + to + c) = four;
     }
 }
