@@ -17,6 +17,10 @@ static void canonical_texts_come_back_as_they_are(void **state)
         "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk1,d256,window=0:0,scale=0,softcap=50,layout=any",
         "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk1,d8,scale=0.100000001",
         "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk1,d8,layout=8",
+        "softmax_bwd:f16,b1,hq32,hkv8,lq512,lk512,d128,causal,align=br,grad=q+k+v",
+        "softmax_bwd:bf16,b2,hq4,hkv2,lq7,lk9,d40,dv24,softcap=50,bias=f16,mask,sinks,"
+        "packed,"
+        "grad=v+bias+sinks,layout=16:16:16:4:16:8:any:2",
     };
 
     (void)state;
@@ -50,6 +54,12 @@ static void fields_in_any_order_become_canonical(void **state)
         { "four equal classes are one",
           "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,layout=8:8:8:8",
           "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,layout=8" },
+        { "gradients in their order, and lse goes without saying",
+          "softmax_bwd:f32,b1,hq1,hkv1,lq4,lk4,d8,sinks,lse,grad=sinks+v+q",
+          "softmax_bwd:f32,b1,hq1,hkv1,lq4,lk4,d8,sinks,grad=q+v+sinks" },
+        { "eight equal classes are one",
+          "softmax_bwd:f32,b1,hq1,hkv1,lq4,lk4,d8,grad=q,layout=8:8:8:8:8:8:8:8",
+          "softmax_bwd:f32,b1,hq1,hkv1,lq4,lk4,d8,grad=q,layout=8" },
     };
 
     (void)state;
@@ -66,11 +76,12 @@ static void fields_in_any_order_become_canonical(void **state)
 static void what_is_no_problem_is_named_with_its_position(void **state)
 {
 #define GOOD "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8"
+#define BACK "softmax_bwd:f32,b1,hq1,hkv1,lq4,lk4,d8"
     static const struct {
         const char *text, *says;
     } cases[] = {
         { "", "position 0" },
-        { "softmax", "\"softmax_fwd:\" first" },
+        { "softmax", "\"softmax_fwd:\" or \"softmax_bwd:\" first" },
         { "linear_fwd:f32", "position 0" },
         { "softmax_fwd:", "position 12" },
         { "softmax_fwd:f32", "lacks b" },
@@ -109,6 +120,18 @@ static void what_is_no_problem_is_named_with_its_position(void **state)
         { GOOD ",pages=4,packed", "page_size = 4 beside packed keys" },
         { GOOD ",offsets,offset=3", "offsets beside offset = 3" },
         { GOOD ",offsets,align=br", "offsets beside align" },
+        { GOOD ",grad=q", "position 39: \"grad=q\"" }, /* of softmax_bwd alone */
+        { "softmax_bwd:", "position 12" },
+        { BACK, "lacks grad=" },
+        { BACK ",grad=", "each once" },
+        { BACK ",grad=q+", "each once" },
+        { BACK ",grad=+q", "each once" },
+        { BACK ",grad=q+q", "each once" },
+        { BACK ",grad=qk", "each once" },
+        { BACK ",grad=o", "each once" },
+        { BACK ",grad=q,grad=k", "each field once" },
+        { BACK ",grad=q+bias", "grad has ATTN_GRAD_BIAS" },
+        { BACK ",grad=q,layout=16:16:16:16", "eight" },
         { GOOD " ", "d and an integer" },
         /* the rules of the descriptor hold for texts too */
         { GOOD ",scale=nan", "scale = nan" },
@@ -127,6 +150,7 @@ static void what_is_no_problem_is_named_with_its_position(void **state)
         assert_int_equal(desc.size, 77); /* not written on failure */
     }
 #undef GOOD
+#undef BACK
 }
 
 static void short_buffers_cut_the_text(void **state)

@@ -110,6 +110,21 @@ static void options(void **state)
     BREAK("layout_k = -1", d.use = ATTN_USE_LAYOUT; d.layout_k = (attn_layout)-1);
     BREAK("layout_v = 9", d.use = ATTN_USE_LAYOUT; d.layout_v = (attn_layout)9);
     BREAK("layout_o = 5", d.use = ATTN_USE_LAYOUT; d.layout_o = (attn_layout)5);
+    BREAK("grad = 0 beside ATTN_USE_GRAD", d.use = ATTN_USE_GRAD);
+    BREAK("bits that mean nothing: 0x60", d.use = ATTN_USE_GRAD; d.grad = 0x61);
+    BREAK("grad has ATTN_GRAD_BIAS, but use is without ATTN_USE_BIAS",
+          d.use = ATTN_USE_GRAD | ATTN_USE_SINKS;
+          d.grad = ATTN_GRAD_BIAS);
+    BREAK("grad has ATTN_GRAD_SINKS, but use is without ATTN_USE_SINKS",
+          d.use = ATTN_USE_GRAD;
+          d.grad = ATTN_GRAD_Q | ATTN_GRAD_SINKS);
+    BREAK("layout_grad_o = 5", d.use = ATTN_USE_GRAD | ATTN_USE_LAYOUT;
+          d.grad = ATTN_GRAD_Q; d.layout_grad_o = (attn_layout)5);
+    BREAK("layout_grad_v = -1", d.use = ATTN_USE_GRAD | ATTN_USE_LAYOUT;
+          d.grad = ATTN_GRAD_Q; d.layout_grad_v = (attn_layout)-1);
+    KEEP(d.use = ATTN_USE_GRAD; d.grad = ATTN_GRAD_K);
+    KEEP(d.use = ATTN_USE_GRAD | ATTN_USE_LSE | ATTN_USE_BIAS | ATTN_USE_SINKS;
+         d.type_bias = ATTN_F32; d.grad = ATTN_GRAD_BIAS | ATTN_GRAD_SINKS);
     KEEP(d.use = ATTN_USE_SCALE; d.scale = 0);
     KEEP(d.use = ATTN_USE_SCALE; d.scale = -3);
     KEEP(d.use = ATTN_USE_OFFSET; d.offset = INT32_MIN);
@@ -124,7 +139,8 @@ static void fields_that_are_not_in_use_are_not_read(void **state)
     (void)state;
     KEEP(d.scale = NAN; d.softcap = -1; d.window_left = -9; d.offset = INT64_MAX;
          d.align = (attn_align)77; d.type_bias = (attn_type)9; d.page_size = -1;
-         d.layout_q = (attn_layout)77);
+         d.layout_q = (attn_layout)77; d.grad = 0xff00; d.layout_grad_q = (attn_layout)77);
+    KEEP(d.use = ATTN_USE_LAYOUT; d.layout_grad_q = (attn_layout)77);
 }
 
 /* A program that was built against another version of the header. */

@@ -146,8 +146,8 @@ ATTN_API attn_status attn_memory_upload(attn_ctx *ctx, void *memory, size_t offs
 ATTN_API attn_status attn_memory_download(attn_ctx *ctx, void *to, const void *memory,
                                           size_t offset, size_t bytes);
 
-/* What every variant of the context's back end answers to a problem, in the
- * planner's order: attn_plan_softmax() takes the first that says yes without a
+/* What every variant of the context's back end for the pass of a problem answers to it, in
+ * the planner's order: attn_plan_softmax() takes the first that says yes without a
  * reason, or the first that says yes and may be chosen if there is none such.
  * The same code gives both answers. A variant that fails its self-test when it is
  * planned says no from then on, in that context. Writes at most `cap` entries, and their

@@ -61,7 +61,19 @@ typedef struct attn_options {
  *
  * Outputs must not overlap each other or an input; views that lie side by side in
  * one array do not. O may be left out when only the LSE is wanted; without both,
- * nothing is computed. */
+ * nothing is computed.
+ *
+ * Backward (ATTN_USE_GRAD) o and lse are inputs, the forward's results: lse is required,
+ * o beside grad_o. Further inputs, one of them at least:
+ *
+ *   grad_o       as o;    grad_lse  as lse
+ *
+ * and outputs, each INVALID without its bit in desc.grad; any may be left out, and without
+ * all nothing is computed:
+ *
+ *   grad_q       as q;    grad_k  as k;    grad_v  as v
+ *   grad_bias    f32, the sizes of bias: where those are 1, it is summed
+ *   grad_sinks   f32 [1, Hq, 1, 1] */
 typedef struct attn_args {
     size_t size;            /* sizeof(attn_args), as the caller saw it        */
     attn_tensor q, k, v, o;
@@ -72,6 +84,8 @@ typedef struct attn_args {
     attn_tensor bias, mask, alibi, sinks;
     attn_tensor lens_q, offsets, cu_q, cu_k, block_table;
     attn_tensor status;     /* written, optional                              */
+    attn_tensor grad_o, grad_lse;
+    attn_tensor grad_q, grad_k, grad_v, grad_bias, grad_sinks;
 } attn_args;
 
 /* What an execution had to clamp, in attn_args.status. */
@@ -82,7 +96,8 @@ typedef struct attn_args {
 #define ATTN_CLAMPED_BLOCK_TABLE (1 << 4) /* a page that is not there         */
 
 /* Picks kernels for `desc` and makes them ready to launch. Slow: it may
- * compile. Call it once per shape and keep the plan.
+ * compile. Call it once per shape and keep the plan. One plan, one pass: a program that
+ * trains makes a second one of the same desc with ATTN_USE_GRAD.
  *
  *   ctx   borrowed; must outlive the plan
  *   desc  read during this call only
@@ -167,6 +182,30 @@ ATTN_API attn_status attn_softmax_forward_host_args(attn_ctx *ctx,
                                                     const attn_softmax_desc *desc,
                                                     const attn_options *options,
                                                     const attn_args *args);
+
+/* The backward of attn_softmax_forward_host(), in one call too. desc is the forward's;
+ * ATTN_USE_GRAD is set by the call, its `grad` bits are those of the outputs that are
+ * given.
+ *
+ *   q k v o lse           what the forward was given, and what it gave
+ *   grad_o grad_lse       the gradients of o and of lse; one may be NULL, and beside a
+ *                         NULL grad_o also o
+ *   grad_q grad_k grad_v  receive the gradients; NULL: not wanted, but not all three
+ *
+ * Errors and threads as there. */
+ATTN_API attn_status attn_softmax_backward_host(attn_ctx *ctx,
+                                                const attn_softmax_desc *desc,
+                                                const void *q, const void *k, const void *v,
+                                                const void *o, const float *lse,
+                                                const void *grad_o, const float *grad_lse,
+                                                void *grad_q, void *grad_k, void *grad_v);
+
+/* The same for arrays of any strides, with every feature: as
+ * attn_softmax_forward_host_args(). */
+ATTN_API attn_status attn_softmax_backward_host_args(attn_ctx *ctx,
+                                                     const attn_softmax_desc *desc,
+                                                     const attn_options *options,
+                                                     const attn_args *args);
 
 #ifdef __cplusplus
 }

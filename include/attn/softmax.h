@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* attn/softmax.h: exact softmax attention, forward: what it computes. */
+/* attn/softmax.h: exact softmax attention, forward and backward: what it computes. */
 #ifndef ATTN_SOFTMAX_H
 #define ATTN_SOFTMAX_H
 
@@ -80,6 +80,36 @@ extern "C" {
  * Method: M. Milakov and N. Gimelshein, "Online normalizer calculation for
  * softmax" (2018); T. Dao, "FlashAttention-2" (2023). */
 
+/* The same backward, with ATTN_USE_GRAD: a problem, and a plan, of its own. Given are
+ * Q, K, V and all that the forward had beside them, its results O and LSE, and the
+ * gradients dO of O and dLSE of the LSE, either of which may be left out and then counts
+ * as 0:
+ *
+ *     P_ij    = exp(s_ij - LSE_i)                        0 where key j is hidden
+ *     delta_i = sum_d dO_id O_id - dLSE_i
+ *     dP_ij   = <dO_i, v_j>
+ *     dS_ij   = P_ij (dP_ij - delta_i)
+ *     dV_j    = sum_i P_ij dO_i                          [B, Hkv, Lk, Dv]
+ *     dBias   = dS, summed over its broadcast dimensions as the bias was given
+ *     dS_ij   = dS_ij * (1 - tanh^2(scale <q_i, k_j> / softcap))     if softcap > 0
+ *     dQ_i    = scale * sum_j dS_ij k_j                  [B, Hq, Lq, D]
+ *     dK_j    = scale * sum_i dS_ij q_i                  [B, Hkv, Lk, D]
+ *     dSink_h = - sum over batches and i of exp(sink_h - LSE_i) delta_i
+ *
+ * dK and dV are summed over the query heads that share a key/value head. P is computed
+ * again from the LSE and not kept, so gradients are exact to about |LSE| * 6e-8 of
+ * themselves; P never exceeds 1, so that they stay of the right size beyond that too.
+ *
+ * A query that sees no key has gradients of 0, but dSink, which gets its dLSE. A key that
+ * no query sees has a dK and dV of exactly 0. Rows of dQ past a query length, of dK and
+ * dV past a key length, and tokens outside the packed sequences are not written; dBias
+ * and dSinks are written whole.
+ *
+ * dQ, dK and dV have the problem's type, dBias and dSinks are f32; all sums are f32, or
+ * better. The bits of a row of dQ, dK or dV do not depend on the batch, the number of
+ * heads, or which gradients were asked for besides; nor any bit on the number of threads.
+ * Pages have no gradients yet. */
+
 /* Which optional fields of attn_softmax_desc hold a value. A field whose bit is
  * not set is not read. ABI: append only. */
 #define ATTN_USE_CAUSAL  (1u << 0)  /* no field: the causal rule above        */
@@ -89,7 +119,8 @@ extern "C" {
 #define ATTN_USE_SCALE   (1u << 4)  /* scale;  default 1 / sqrt(D)            */
 #define ATTN_USE_LENS_KV (1u << 5)  /* no field: attn_args.lens_kv is given   */
 #define ATTN_USE_LSE     (1u << 6)  /* no field: attn_args.lse may be given   */
-#define ATTN_USE_LAYOUT  (1u << 7)  /* layout_q, _k, _v, _o                   */
+#define ATTN_USE_LAYOUT  (1u << 7)  /* layout_q, _k, _v, _o; with GRAD also
+                                       layout_grad_o, _q, _k, _v              */
 #define ATTN_USE_SOFTCAP (1u << 8)  /* softcap                                */
 #define ATTN_USE_BIAS    (1u << 9)  /* type_bias; attn_args.bias is given     */
 #define ATTN_USE_MASK    (1u << 10) /* no field: attn_args.mask is given      */
@@ -102,11 +133,21 @@ extern "C" {
 #define ATTN_USE_PACKED_K (1u << 16) /* no field: K and V packed by cu_k      */
 #define ATTN_USE_PAGES   (1u << 17) /* page_size; attn_args.block_table is
                                        given; not with PACKED_K               */
+#define ATTN_USE_GRAD    (1u << 18) /* grad: the backward, not the forward; then
+                                       attn_args.lse is given with or without
+                                       ATTN_USE_LSE                           */
 #define ATTN_USE_ALLOW_TF32 (1u << 19) /* no field: products of f32 may be rounded
                                        to TF32, 11 significant bits, for speed:
                                        a relative error of about 1e-3. A
                                        permission, not a wish; 16-bit types have
                                        nothing of it                          */
+
+/* Which gradients a backward problem may be asked for. ABI: append only. */
+#define ATTN_GRAD_Q     (1u << 0)
+#define ATTN_GRAD_K     (1u << 1)
+#define ATTN_GRAD_V     (1u << 2)
+#define ATTN_GRAD_BIAS  (1u << 3) /* with ATTN_USE_BIAS  */
+#define ATTN_GRAD_SINKS (1u << 4) /* with ATTN_USE_SINKS */
 
 typedef enum attn_align {
     ATTN_ALIGN_TOP_LEFT = 0,    /* the first query sees the first key */
@@ -156,6 +197,11 @@ typedef struct attn_softmax_desc {
     float softcap;        /* >= 0, finite; 0: off                             */
     attn_type type_bias;  /* of the bias: ATTN_F32, ATTN_F16, ATTN_BF16       */
     int64_t page_size;    /* keys of a page, >= 1                             */
+    uint32_t grad;        /* ATTN_GRAD_... bits, at least one                 */
+    attn_layout layout_grad_o;
+    attn_layout layout_grad_q;
+    attn_layout layout_grad_k;
+    attn_layout layout_grad_v;
 } attn_softmax_desc;
 
 /* Checks every rule of the descriptor. ATTN_OK, or ATTN_ERR_INVALID with a

@@ -17,22 +17,25 @@ extern "C" {
 /* The text of a problem:
  *
  *     problem = op "_" pass ":" field { "," field }
- *     op      = "softmax"          pass = "fwd"
+ *     op      = "softmax"          pass = "fwd" | "bwd"
  *     field   = type | dim | flag [ "=" value ]
  *     type    = "f32" | "f16" | "bf16"
  *     dim     = ( "b" | "hq" | "hkv" | "lq" | "lk" | "d" | "dv" ) integer
  *     flag    = "causal" | "align=" ( "br" | "tl" ) | "offset=" n | "offsets"
  *             | "window=" left ":" right | "scale=" x | "softcap=" x | "bias=" type
  *             | "mask" | "alibi" | "sinks" | "qlens" | "lens" | "packed" | "packed=q"
- *             | "packed=k" | "pages=" n | "lse" | "layout=" class
+ *             | "packed=k" | "pages=" n | "lse" | "grad=" grads | "layout=" class
+ *     grads   = grad { "+" grad }   grad = "q" | "k" | "v" | "bias" | "sinks"; of bwd,
+ *               which needs it, alone
  *     class   = "16" | "8" | "4" | "2" | "any", one for all tensors or four
- *               with ":" between, for q, k, v and o; in bytes; "2" is one element,
- *               which of f32 is "4"
+ *               with ":" between, for q, k, v and o, of bwd eight, then for the gradients
+ *               of o, q, k and v; in bytes; "2" is one element, which of f32 is "4"
  *
  * Example: softmax_fwd:f16,b1,hq32,hkv8,lq512,lk512,d128,causal,align=br
+ *          softmax_bwd:f16,b1,hq32,hkv8,lq512,lk512,d128,causal,align=br,grad=q+k+v
  *
  * Printing gives the order above and leaves out what is default (dv equal to d,
- * align top-left, layout 16); parsing takes the fields in any order, each once.
+ * align top-left, layout 16; of bwd lse); parsing takes the fields in any order, each once.
  * Printing and parsing are inverse. */
 
 /* Writes the text of `desc` and a terminating 0 into `text`, at most `cap`

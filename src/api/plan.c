@@ -173,7 +173,7 @@ attn_status attn_softmax_variants(attn_ctx *ctx, const attn_softmax_desc *desc,
     attn_softmax_desc d;
     attn_problem problem;
     attn_status st;
-    size_t i;
+    size_t have = 0;
 
     if (!ctx || !n || (cap && !out))
         return attn_fail(ATTN_ERR_INVALID, "%s is NULL", !ctx ? "ctx" : !n ? "n" : "out");
@@ -181,23 +181,24 @@ attn_status attn_softmax_variants(attn_ctx *ctx, const attn_softmax_desc *desc,
         return st;
     attn_problem_from_softmax(&problem, &d);
     pthread_mutex_lock(&ctx->lock);
-    for (i = 0; ctx->target.variants[i]; i++) {
-        const char *reason = attn_refusal(&problem, &ctx->target, (int)i);
+    for (int i = 0; ctx->target.variants[i]; i++) {
+        const char *reason = attn_refusal(&problem, &ctx->target, i);
+        const size_t at = have;
         const attn_verdict *verdict = &ctx->target.verdict[i];
         const bool applicable = !reason;
         const bool failed = reason == verdict->denial && verdict->failed;
 
-        if (i >= cap)
+        if (!attn_variant_computes(&problem, &ctx->target, i) || have++ >= cap)
             continue;
         if (applicable)
-            reason = attn_drawback(&problem, &ctx->target, (int)i);
-        out[i] = (attn_variant_info){ .name = ctx->target.variants[i]->name,
-                                      .applicable = applicable,
-                                      .failed = failed,
-                                      .traits = ctx->target.variants[i]->traits };
-        snprintf(out[i].reason, sizeof out[i].reason, "%s", reason ? reason : "");
+            reason = attn_drawback(&problem, &ctx->target, i);
+        out[at] = (attn_variant_info){ .name = ctx->target.variants[i]->name,
+                                       .applicable = applicable,
+                                       .failed = failed,
+                                       .traits = ctx->target.variants[i]->traits };
+        snprintf(out[at].reason, sizeof out[at].reason, "%s", reason ? reason : "");
     }
     pthread_mutex_unlock(&ctx->lock);
-    *n = i;
+    *n = have;
     return ATTN_OK;
 }

@@ -29,6 +29,11 @@ static attn_caps caps_for(const attn_target *target, int index)
     return caps;
 }
 
+bool attn_variant_computes(const attn_problem *p, const attn_target *target, int index)
+{
+    return target->variants[index]->pass == p->pass;
+}
+
 const char *attn_refusal(const attn_problem *p, const attn_target *target, int index)
 {
     const attn_variant *v = target->variants[index];
@@ -36,6 +41,9 @@ const char *attn_refusal(const attn_problem *p, const attn_target *target, int i
     const char *const denial = target->verdict[index].denial;
     const char *reason;
 
+    if (!attn_variant_computes(p, target, index))
+        return p->pass == ATTN_PASS_BWD ? "computes no gradients"
+                                        : "computes gradients and nothing else";
     if (p->features & ~v->features)
         return lacks(p->features & ~v->features);
     reason = v->applicable(p, &caps);
@@ -58,6 +66,15 @@ static const char *unwilling(const attn_variant *v, const attn_options *options)
     return options && options->splits > 1 && !v->splits ? "does not split the keys" : NULL;
 }
 
+/* Whether a back end has variants for the problem's pass at all. */
+static bool has_any(const attn_problem *p, const attn_target *target)
+{
+    for (int i = 0; target->variants[i]; i++)
+        if (attn_variant_computes(p, target, i))
+            return true;
+    return false;
+}
+
 static attn_status unsupported(const attn_problem *p, const attn_target *target,
                                const attn_options *options)
 {
@@ -67,8 +84,11 @@ static attn_status unsupported(const attn_problem *p, const attn_target *target,
     attn_text text = attn_text_in(reasons, sizeof reasons);
 
     attn_problem_text(p, &name);
+    if (!has_any(p, target))
+        attn_text_add(&text, "; none of them computes gradients yet, \"host\" does");
     for (int i = 0; target->variants[i]; i++)
-        if (!only || !strcmp(only, target->variants[i]->name)) {
+        if (attn_variant_computes(p, target, i) &&
+            (!only || !strcmp(only, target->variants[i]->name))) {
             const char *reason = attn_refusal(p, target, i);
 
             reason = reason ? reason : unwilling(target->variants[i], options);
@@ -79,13 +99,15 @@ static attn_status unsupported(const attn_problem *p, const attn_target *target,
                      problem, reasons);
 }
 
-static attn_status unknown_variant(const attn_target *target, const char *only)
+static attn_status unknown_variant(const attn_problem *p, const attn_target *target,
+                                   const char *only)
 {
     char names[1024];
     attn_text text = attn_text_in(names, sizeof names);
 
     for (int i = 0; target->variants[i]; i++)
-        attn_text_add(&text, "%s%s", i ? ", " : "", target->variants[i]->name);
+        if (attn_variant_computes(p, target, i))
+            attn_text_add(&text, "%s%s", names[0] ? ", " : "", target->variants[i]->name);
     return attn_fail(ATTN_ERR_INVALID, "variant = \"%s\", want one of %s's: %s", only,
                      target->backend, names);
 }
@@ -116,7 +138,7 @@ static int pick(const attn_problem *p, const attn_target *target,
     for (int i = 0; target->variants[i]; i++) {
         const attn_variant *v = target->variants[i];
 
-        if (only && strcmp(only, v->name))
+        if (!attn_variant_computes(p, target, i) || (only && strcmp(only, v->name)))
             continue;
         *known = true;
         if (attn_refusal(p, target, i) || unwilling(v, options))
@@ -138,8 +160,8 @@ attn_status attn_choose(const attn_problem *p, const attn_target *target,
     attn_caps caps;
 
     if (i < 0)
-        return only && !known ? unknown_variant(target, only)
-                              : unsupported(p, target, options);
+        return only && !known && has_any(p, target) ? unknown_variant(p, target, only)
+                                                    : unsupported(p, target, options);
     caps = caps_for(target, i);
     memset(out, 0, sizeof *out);
     out->variant = target->variants[i];

@@ -6,16 +6,21 @@
 #include "core/status.h"
 #include "plan/plan.h"
 
+/* Backward, five products of matrices stand for the forward's two, three of them with D
+ * and two with Dv; and beside Q, K, V and O go dO, dQ, dK and dV. */
 static void explain_work(const attn_problem *p, const attn_target *target, attn_text *text)
 {
     const attn_caps *c = &target->caps;
+    const bool backward = p->pass == ATTN_PASS_BWD;
     const double heads = (double)p->b * (double)p->hq;
-    const double flops = 2.0 * heads * attn_problem_visible(p) * (double)(p->d + p->dv);
+    const double pairs = heads * attn_problem_visible(p);
+    const double d = (double)p->d, dv = (double)p->dv;
+    const double flops = 2.0 * pairs * (backward ? 3 * d + 2 * dv : d + dv);
     const double elem = (double)attn_type_bytes(p->type);
-    const double bytes =
-        elem * (heads * (double)p->lq * (double)(p->d + p->dv) +
-                (double)p->b * (double)p->hkv * (double)p->lk * (double)(p->d + p->dv)) +
-        (p->features & ATTN_FEAT_LSE ? 4.0 * heads * (double)p->lq : 0);
+    const double bytes = (backward ? 2 : 1) * elem *
+                             (heads * (double)p->lq * (d + dv) +
+                              (double)p->b * (double)p->hkv * (double)p->lk * (d + dv)) +
+                         (p->features & ATTN_FEAT_LSE ? 4.0 * heads * (double)p->lq : 0);
     /* a multiply-add counts two; two vector units a core on processors, one f32
      * unit of 128 lanes a compute unit on other devices */
     const bool gpu = c->kind == ATTN_DEVICE_GPU || c->kind == ATTN_DEVICE_OTHER;
@@ -121,7 +126,7 @@ attn_status attn_explain(const attn_problem *p, const attn_target *target,
     explain_work(p, target, text);
     for (int i = 0; target->variants[i]; i++) {
         const char *reason = attn_refusal(p, target, i);
-        if (planned && i == choice.index)
+        if ((planned && i == choice.index) || !attn_variant_computes(p, target, i))
             continue;
         if (!reason && !only)
             reason = attn_drawback(p, target, i);

@@ -42,12 +42,13 @@ typedef struct attn_choice {
 struct attn_variant {
     const char *name;            /* softmax_fwd_tile                          */
     const char *about;           /* one line for people                       */
+    attn_pass pass;              /* of which it computes problems, and no others */
     uint32_t features;           /* ATTN_FEAT_ bits that it takes             */
     uint32_t traits;             /* ATTN_TRAIT_ bits                          */
     bool splits;                 /* it splits the keys, in as many as asked for */
 
     /* NULL: applicable; otherwise the reason as --explain prints it, static.
-     * Operation, type and features have been checked before. */
+     * Pass and features have been checked before. */
     const char *(*applicable)(const attn_problem *p, const attn_caps *c);
 
     /* NULL (member or result): nothing; otherwise why the planner passes a variant
@@ -78,6 +79,10 @@ typedef struct attn_target {
 /* The variants of a back end, best first for such a device; NULL if there is
  * no such back end. */
 const attn_variant *const *attn_variants_for(const char *backend, const attn_caps *caps);
+
+/* Whether variant `index` is one for the problem's pass. Those for others are passed over
+ * in silence: they are no answer to it. */
+bool attn_variant_computes(const attn_problem *p, const attn_target *target, int index);
 
 /* NULL if variant `index` takes the problem, otherwise why not; its verdict's denial only
  * if nothing else speaks against it. The one answer behind "supported?", the workspace and

@@ -11,7 +11,7 @@
 #include "core/text.h"
 
 typedef enum attn_op { ATTN_OP_SOFTMAX = 0 } attn_op;
-typedef enum attn_pass { ATTN_PASS_FWD = 0 } attn_pass;
+typedef enum attn_pass { ATTN_PASS_FWD = 0, ATTN_PASS_BWD = 1 } attn_pass;
 
 /* What a variant must be able to do. A problem has the bit only if the feature
  * changes the result: window (-1, -1) or softcap 0 set none. The words are those
@@ -57,11 +57,25 @@ enum {
                         ATTN_FEAT_SINKS | ATTN_FEAT_LENS_Q | ATTN_FEAT_LENS_KV |
                         ATTN_FEAT_PACKED_Q | ATTN_FEAT_PACKED_K | ATTN_FEAT_PAGES |
                         ATTN_FEAT_LSE,
+    /* of the backward pass likewise; its problems have ATTN_FEAT_LSE always */
+    ATTN_FEATURES_BWD = ATTN_FEATURES_ALL & ~ATTN_FEAT_PAGES,
     ATTN_FEATURES_TERMS = ATTN_FEAT_BIAS | ATTN_FEAT_MASK | ATTN_FEAT_ALIBI
 };
 
-/* The tensors that have a layout, in the order of `layout`. */
-enum { ATTN_TENSOR_Q, ATTN_TENSOR_K, ATTN_TENSOR_V, ATTN_TENSOR_O, ATTN_TENSOR_COUNT };
+/* The tensors that have a layout, in the order of `layout`; those of a backward problem
+ * come last. */
+enum {
+    ATTN_TENSOR_Q,
+    ATTN_TENSOR_K,
+    ATTN_TENSOR_V,
+    ATTN_TENSOR_O,
+    ATTN_TENSOR_COUNT,
+    ATTN_TENSOR_GRAD_O = ATTN_TENSOR_COUNT,
+    ATTN_TENSOR_GRAD_Q,
+    ATTN_TENSOR_GRAD_K,
+    ATTN_TENSOR_GRAD_V,
+    ATTN_TENSOR_ALL
+};
 
 /* Canonical: equal problems are equal byte for byte (it is zeroed first). */
 typedef struct attn_problem {
@@ -78,7 +92,8 @@ typedef struct attn_problem {
     int64_t page_size;                     /* 0: no pages                     */
     int32_t scale_given;                   /* text prints it                  */
     int32_t allow_tf32;                    /* f32 only                        */
-    attn_layout layout[ATTN_TENSOR_COUNT]; /* never ELEMENT: 4 or 2 bytes     */
+    uint32_t grad;                         /* ATTN_GRAD_ bits; 0: forward     */
+    attn_layout layout[ATTN_TENSOR_ALL];   /* never ELEMENT: 4 or 2 bytes     */
 } attn_problem;
 
 /* ATTN_LAYOUT_ELEMENT of 16-bit types, inside the library. */
@@ -108,6 +123,12 @@ void attn_problem_text(const attn_problem *p, attn_text *text);
 
 /* Reads a problem text up to its end. INVALID with position and word. */
 attn_status attn_problem_parse(attn_problem *p, const char *text);
+
+/* How many tensors of a problem have a layout: of a forward one ATTN_TENSOR_COUNT. */
+static inline int attn_problem_layouts(const attn_problem *p)
+{
+    return p->pass == ATTN_PASS_BWD ? ATTN_TENSOR_ALL : ATTN_TENSOR_COUNT;
+}
 
 /* How many pairs (query, key) of one batch and head are visible at the planned
  * lengths. */

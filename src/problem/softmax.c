@@ -21,7 +21,9 @@ enum {
                 ATTN_USE_SCALE | ATTN_USE_LENS_KV | ATTN_USE_LSE | ATTN_USE_LAYOUT |
                 ATTN_USE_SOFTCAP | ATTN_USE_BIAS | ATTN_USE_MASK | ATTN_USE_ALIBI |
                 ATTN_USE_SINKS | ATTN_USE_LENS_Q | ATTN_USE_OFFSETS | ATTN_USE_PACKED_Q |
-                ATTN_USE_PACKED_K | ATTN_USE_PAGES | ATTN_USE_ALLOW_TF32
+                ATTN_USE_PACKED_K | ATTN_USE_PAGES | ATTN_USE_GRAD |
+                ATTN_USE_ALLOW_TF32,
+    KNOWN_GRAD = ATTN_GRAD_Q | ATTN_GRAD_K | ATTN_GRAD_V | ATTN_GRAD_BIAS | ATTN_GRAD_SINKS
 };
 
 static const int64_t MOST = INT32_MAX;
@@ -110,6 +112,37 @@ static attn_status check_position(const attn_softmax_desc *d)
     return ATTN_OK;
 }
 
+static attn_status check_layouts(const attn_softmax_desc *d)
+{
+    const struct {
+        const char *name;
+        attn_layout layout;
+    } all[ATTN_TENSOR_ALL] = {
+        { "q", d->layout_q },           { "k", d->layout_k },
+        { "v", d->layout_v },           { "o", d->layout_o },
+        { "grad_o", d->layout_grad_o }, { "grad_q", d->layout_grad_q },
+        { "grad_k", d->layout_grad_k }, { "grad_v", d->layout_grad_v },
+    };
+    const int n = d->use & ATTN_USE_GRAD ? ATTN_TENSOR_ALL : ATTN_TENSOR_COUNT;
+    attn_status st = ATTN_OK;
+
+    for (int t = 0; t < n && st == ATTN_OK; t++)
+        st = check_layout(all[t].name, all[t].layout);
+    return st;
+}
+
+static attn_status check_grad(const attn_softmax_desc *d)
+{
+    RULE(d->grad, "grad = 0 beside ATTN_USE_GRAD, want at least one ATTN_GRAD_ bit");
+    RULE(!(d->grad & ~(uint32_t)KNOWN_GRAD), "grad = 0x%x has bits that mean nothing: 0x%x",
+         (unsigned)d->grad, (unsigned)(d->grad & ~(uint32_t)KNOWN_GRAD));
+    RULE(!(d->grad & ATTN_GRAD_BIAS) || d->use & ATTN_USE_BIAS,
+         "grad has ATTN_GRAD_BIAS, but use is without ATTN_USE_BIAS: there is no bias");
+    RULE(!(d->grad & ATTN_GRAD_SINKS) || d->use & ATTN_USE_SINKS,
+         "grad has ATTN_GRAD_SINKS, but use is without ATTN_USE_SINKS: there are no sinks");
+    return ATTN_OK;
+}
+
 static attn_status check_optional(const attn_softmax_desc *d)
 {
     attn_status st = check_position(d);
@@ -132,14 +165,9 @@ static attn_status check_optional(const attn_softmax_desc *d)
              "page_size = %lld beside packed keys, want one of them",
              (long long)d->page_size);
     }
-    if (d->use & ATTN_USE_LAYOUT) {
-        if ((st = check_layout("q", d->layout_q)) != ATTN_OK ||
-            (st = check_layout("k", d->layout_k)) != ATTN_OK ||
-            (st = check_layout("v", d->layout_v)) != ATTN_OK)
-            return st;
-        st = check_layout("o", d->layout_o);
-    }
-    return st;
+    if (d->use & ATTN_USE_GRAD && (st = check_grad(d)) != ATTN_OK)
+        return st;
+    return d->use & ATTN_USE_LAYOUT ? check_layouts(d) : ATTN_OK;
 }
 
 attn_status attn_softmax_desc_read(attn_softmax_desc *desc, const attn_softmax_desc *from)
@@ -227,12 +255,18 @@ const char *attn_use_name(uint32_t feature)
 
 void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *d)
 {
-    const attn_layout layout[ATTN_TENSOR_COUNT] = { d->layout_q, d->layout_k, d->layout_v,
-                                                    d->layout_o };
+    const attn_layout layout[ATTN_TENSOR_ALL] = { d->layout_q,      d->layout_k,
+                                                  d->layout_v,      d->layout_o,
+                                                  d->layout_grad_o, d->layout_grad_q,
+                                                  d->layout_grad_k, d->layout_grad_v };
 
     memset(p, 0, sizeof *p);
     p->op = ATTN_OP_SOFTMAX;
-    p->pass = ATTN_PASS_FWD;
+    if (d->use & ATTN_USE_GRAD) {
+        p->pass = ATTN_PASS_BWD;
+        p->grad = d->grad;
+        p->features = ATTN_FEAT_LSE;
+    }
     p->type = d->type;
     p->b = d->batch;
     p->hq = d->heads_q;
@@ -257,7 +291,7 @@ void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *d)
         if (d->use & same[i].use)
             p->features |= same[i].feature;
     if (d->use & ATTN_USE_LAYOUT)
-        for (int t = 0; t < ATTN_TENSOR_COUNT; t++)
+        for (int t = 0; t < attn_problem_layouts(p); t++)
             p->layout[t] = canonical_layout(layout[t], p->type);
 }
 
@@ -286,6 +320,11 @@ void attn_problem_to_softmax(const attn_problem *p, attn_softmax_desc *d)
         .layout_o = p->layout[ATTN_TENSOR_O],
         .type_bias = p->type_bias,
         .page_size = p->page_size,
+        .grad = p->grad,
+        .layout_grad_o = p->layout[ATTN_TENSOR_GRAD_O],
+        .layout_grad_q = p->layout[ATTN_TENSOR_GRAD_Q],
+        .layout_grad_k = p->layout[ATTN_TENSOR_GRAD_K],
+        .layout_grad_v = p->layout[ATTN_TENSOR_GRAD_V],
     };
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         if (p->features & same[i].feature)
@@ -297,7 +336,9 @@ void attn_problem_to_softmax(const attn_problem *p, attn_softmax_desc *d)
         d->use |= ATTN_USE_SCALE;
     if (p->allow_tf32)
         d->use |= ATTN_USE_ALLOW_TF32;
-    for (int t = 0; t < ATTN_TENSOR_COUNT; t++)
+    if (p->pass == ATTN_PASS_BWD)
+        d->use |= ATTN_USE_GRAD;
+    for (int t = 0; t < ATTN_TENSOR_ALL; t++)
         if (p->layout[t] != ATTN_LAYOUT_16)
             d->use |= ATTN_USE_LAYOUT;
 }

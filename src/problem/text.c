@@ -50,15 +50,37 @@ static const char *layout_word(attn_layout layout)
 static void layout_text(const attn_problem *p, attn_text *text)
 {
     const attn_layout *l = p->layout;
+    const int n = attn_problem_layouts(p);
     bool same = true;
 
-    for (int t = 1; t < ATTN_TENSOR_COUNT; t++)
+    for (int t = 1; t < n; t++)
         same = same && l[t] == l[0];
     if (same && l[0] == ATTN_LAYOUT_16)
         return;
     attn_text_add(text, ",layout=%s", layout_word(l[0]));
-    for (int t = 1; t < ATTN_TENSOR_COUNT && !same; t++)
+    for (int t = 1; t < n && !same; t++)
         attn_text_add(text, ":%s", layout_word(l[t]));
+}
+
+static const struct {
+    const char *word;
+    uint32_t bit;
+} grads[] = {
+    { "q", ATTN_GRAD_Q },       { "k", ATTN_GRAD_K },         { "v", ATTN_GRAD_V },
+    { "bias", ATTN_GRAD_BIAS }, { "sinks", ATTN_GRAD_SINKS },
+};
+
+enum { N_GRADS = sizeof grads / sizeof grads[0] };
+
+static void grad_text(const attn_problem *p, attn_text *text)
+{
+    const char *before = ",grad=";
+
+    for (int i = 0; i < N_GRADS; i++)
+        if (p->grad & grads[i].bit) {
+            attn_text_add(text, "%s%s", before, grads[i].word);
+            before = "+";
+        }
 }
 
 enum { PACKED = ATTN_FEAT_PACKED_Q | ATTN_FEAT_PACKED_K };
@@ -80,9 +102,10 @@ static const struct {
 
 void attn_problem_text(const attn_problem *p, attn_text *text)
 {
-    attn_text_add(text, "softmax_fwd:%s,b%lld,hq%lld,hkv%lld,lq%lld,lk%lld,d%lld",
-                  attn_type_name(p->type), (long long)p->b, (long long)p->hq,
-                  (long long)p->hkv, (long long)p->lq, (long long)p->lk, (long long)p->d);
+    attn_text_add(text, "softmax_%s:%s,b%lld,hq%lld,hkv%lld,lq%lld,lk%lld,d%lld",
+                  p->pass == ATTN_PASS_BWD ? "bwd" : "fwd", attn_type_name(p->type),
+                  (long long)p->b, (long long)p->hq, (long long)p->hkv, (long long)p->lq,
+                  (long long)p->lk, (long long)p->d);
     if (p->dv != p->d)
         attn_text_add(text, ",dv%lld", (long long)p->dv);
     if (p->features & ATTN_FEAT_CAUSAL)
@@ -107,8 +130,9 @@ void attn_problem_text(const attn_problem *p, attn_text *text)
             attn_text_add(text, ",%s", flags[i].word);
     if (p->features & ATTN_FEAT_PAGES)
         attn_text_add(text, ",pages=%lld", (long long)p->page_size);
-    if (p->features & ATTN_FEAT_LSE)
+    if (p->features & ATTN_FEAT_LSE && p->pass == ATTN_PASS_FWD)
         attn_text_add(text, ",lse");
+    grad_text(p, text);
     layout_text(p, text);
     if (p->allow_tf32)
         attn_text_add(text, ",allow=tf32");
@@ -120,6 +144,7 @@ typedef struct reader {
     const char *text, *at; /* the whole text; the field being read   */
     const char *end;       /* of that field                          */
     attn_softmax_desc desc;
+    bool backward; /* the text began with softmax_bwd       */
     uint32_t seen; /* bit k: row k of `fields` was read      */
 } reader;
 
@@ -160,21 +185,46 @@ static bool one_layout(const char *at, const char *end, attn_layout *out)
     return false;
 }
 
-static bool layout(const char *at, const char *end, attn_softmax_desc *d)
+/* One class for all, or one for each of the tensors that the pass has. */
+static bool layout(const char *at, const char *end, bool backward, attn_softmax_desc *d)
 {
-    attn_layout *to[] = { &d->layout_q, &d->layout_k, &d->layout_v, &d->layout_o };
+    attn_layout *to[ATTN_TENSOR_ALL] = { &d->layout_q,      &d->layout_k,
+                                         &d->layout_v,      &d->layout_o,
+                                         &d->layout_grad_o, &d->layout_grad_q,
+                                         &d->layout_grad_k, &d->layout_grad_v };
+    const int n = backward ? ATTN_TENSOR_ALL : ATTN_TENSOR_COUNT;
 
     if (!memchr(at, ':', (size_t)(end - at))) {
         if (!one_layout(at, end, to[0]))
             return false;
-        *to[1] = *to[2] = *to[3] = *to[0];
+        for (int t = 1; t < n; t++)
+            *to[t] = *to[0];
         return true;
     }
-    for (int t = 0; t < ATTN_TENSOR_COUNT; t++) {
-        const char *stop = t == 3 ? end : memchr(at, ':', (size_t)(end - at));
+    for (int t = 0; t < n; t++) {
+        const char *stop = t == n - 1 ? end : memchr(at, ':', (size_t)(end - at));
         if (!stop || !one_layout(at, stop, to[t]))
             return false;
         at = stop + 1;
+    }
+    return true;
+}
+
+/* Words with "+" between, each once. */
+static bool gradients(const char *at, const char *end, uint32_t *grad)
+{
+    for (const char *stop; at <= end; at = stop + 1) {
+        uint32_t bit = 0;
+
+        stop = memchr(at, '+', (size_t)(end - at));
+        stop = stop ? stop : end;
+        for (int i = 0; i < N_GRADS; i++)
+            if (strlen(grads[i].word) == (size_t)(stop - at) &&
+                !memcmp(grads[i].word, at, (size_t)(stop - at)))
+                bit = grads[i].bit;
+        if (!bit || *grad & bit)
+            return false;
+        *grad |= bit;
     }
     return true;
 }
@@ -193,7 +243,18 @@ static bool bias_type(const char *at, const char *end, attn_softmax_desc *d)
     return false;
 }
 
-typedef enum kind { TYPE, DIM, FLAG, ALIGN, INTEGER, NUMBER, WINDOW, LAYOUT, BIAS } kind;
+typedef enum kind {
+    TYPE,
+    DIM,
+    FLAG,
+    ALIGN,
+    INTEGER,
+    NUMBER,
+    WINDOW,
+    LAYOUT,
+    BIAS,
+    GRAD
+} kind;
 
 #define AT(field) offsetof(attn_softmax_desc, field)
 
@@ -233,8 +294,11 @@ static const struct {
     { "packed=k", FLAG, 0, ATTN_USE_PACKED_K, false, "packed=k" },
     { "pages=", INTEGER, AT(page_size), ATTN_USE_PAGES, false, "pages=INTEGER" },
     { "lse", FLAG, 0, ATTN_USE_LSE, false, "lse" },
+    { "grad=", GRAD, 0, ATTN_USE_GRAD, false,
+      "grad= and q, k, v, bias, sinks with + between, each once" },
     { "layout=", LAYOUT, 0, ATTN_USE_LAYOUT, false,
-      "layout=CLASS or layout=CLASS:CLASS:CLASS:CLASS, of 16, 8, 4, 2 and any" },
+      "layout=CLASS or a CLASS for each of q, k, v and o (of softmax_bwd eight: also the "
+      "gradients of o, q, k and v) with : between, of 16, 8, 4, 2 and any" },
     { "allow=tf32", FLAG, 0, ATTN_USE_ALLOW_TF32, false, "allow=tf32" },
 };
 
@@ -271,7 +335,8 @@ static bool read_value(reader *r, int k)
     case INTEGER: return integer(value, r->end, (int64_t *)(void *)field);
     case NUMBER: return attn_number_read(value, r->end, (float *)(void *)field);
     case WINDOW: return window(value, r->end, &r->desc);
-    case LAYOUT: return layout(value, r->end, &r->desc);
+    case LAYOUT: return layout(value, r->end, r->backward, &r->desc);
+    case GRAD: return r->backward && gradients(value, r->end, &r->desc.grad);
     case BIAS: return bias_type(value, r->end, &r->desc);
     case ALIGN:
         r->desc.align = r->end - value == 2 && !memcmp(value, "br", 2)
@@ -294,17 +359,18 @@ static attn_status read_field(reader *r)
         r->seen |= 1u << k;
         return read_value(r, k) ? ATTN_OK : bad(r, r->at, fields[k].want);
     }
-    return bad(r, r->at, "a field of a softmax_fwd problem");
+    return bad(r, r->at, "a field of a softmax problem");
 }
 
 static attn_status read_all(reader *r)
 {
-    static const char head[] = "softmax_fwd:";
+    static const char forward[] = "softmax_fwd:", backward[] = "softmax_bwd:";
     attn_status st;
 
-    if (strncmp(r->text, head, sizeof head - 1))
-        return bad(r, r->text, "\"softmax_fwd:\" first");
-    for (r->at = r->text + sizeof head - 1;; r->at = r->end + 1) {
+    r->backward = !strncmp(r->text, backward, sizeof backward - 1);
+    if (!r->backward && strncmp(r->text, forward, sizeof forward - 1))
+        return bad(r, r->text, "\"softmax_fwd:\" or \"softmax_bwd:\" first");
+    for (r->at = r->text + sizeof forward - 1;; r->at = r->end + 1) {
         r->end = r->at + strcspn(r->at, ",");
         if ((st = read_field(r)) != ATTN_OK)
             return st;
@@ -317,7 +383,8 @@ static attn_status read_all(reader *r)
                          "bf16",
                          r->text);
     for (int k = 0; k < N_FIELDS; k++)
-        if (fields[k].wanted && !(r->seen & 1u << k))
+        if ((fields[k].wanted || (fields[k].kind == GRAD && r->backward)) &&
+            !(r->seen & 1u << k))
             return attn_fail(ATTN_ERR_INVALID, "problem text \"%.80s\" lacks %s", r->text,
                              fields[k].want);
     return ATTN_OK;
