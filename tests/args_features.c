@@ -16,8 +16,10 @@ typedef struct fixture {
     attn_ctx *ctx;
     attn_softmax_desc desc;
     attn_args args;
-    float q[B * HQ * TOKENS * D], k[PAGES * HKV * TOKENS * D], v[PAGES * HKV * TOKENS * D];
-    float o[B * HQ * TOKENS * D], bias[B * HQ * LQ * LK], alibi[B * HQ], sinks[HQ];
+    _Alignas(16) float q[B * HQ * TOKENS * D], k[PAGES * HKV * TOKENS * D],
+        v[PAGES * HKV * TOKENS * D];
+    _Alignas(16) float o[B * HQ * TOKENS * D], bias[B * HQ * LQ * LK], alibi[B * HQ],
+        sinks[HQ];
     unsigned char mask[B * HQ * LQ * LK];
     int32_t lens_q[B], lens_kv[B], offsets[B], cu_q[B + 1], cu_k[B + 1];
     int32_t table[B * LK / PAGE], status;

@@ -9,24 +9,62 @@
 #define AT(field) offsetof(attn_args, field)
 
 const attn_arg attn_arg_list[ATTN_ARGS] = {
-    /* name, place, feature, layout, optional, output, index */
-    { "q", AT(q), 0, ATTN_TENSOR_Q, false, false, false },
-    { "k", AT(k), 0, ATTN_TENSOR_K, false, false, false },
-    { "v", AT(v), 0, ATTN_TENSOR_V, false, false, false },
-    { "o", AT(o), 0, ATTN_TENSOR_O, true, true, false },
-    { "lse", AT(lse), ATTN_FEAT_LSE, -1, true, true, false },
-    { "bias", AT(bias), ATTN_FEAT_BIAS, -1, false, false, false },
-    { "mask", AT(mask), ATTN_FEAT_MASK, -1, false, false, false },
-    { "alibi", AT(alibi), ATTN_FEAT_ALIBI, -1, false, false, false },
-    { "sinks", AT(sinks), ATTN_FEAT_SINKS, -1, false, false, false },
-    { "lens_q", AT(lens_q), ATTN_FEAT_LENS_Q, -1, false, false, true },
-    { "lens_kv", AT(lens_kv), ATTN_FEAT_LENS_KV, -1, false, false, true },
-    { "offsets", AT(offsets), ATTN_FEAT_OFFSETS, -1, false, false, true },
-    { "cu_q", AT(cu_q), ATTN_FEAT_PACKED_Q, -1, false, false, true },
-    { "cu_k", AT(cu_k), ATTN_FEAT_PACKED_K, -1, false, false, true },
-    { "block_table", AT(block_table), ATTN_FEAT_PAGES, -1, false, false, true },
-    { "status", AT(status), 0, -1, true, true, false },
+    /* name, place, feature, layout, optional, output, index, grad */
+    { "q", AT(q), 0, ATTN_TENSOR_Q, false, false, false, 0 },
+    { "k", AT(k), 0, ATTN_TENSOR_K, false, false, false, 0 },
+    { "v", AT(v), 0, ATTN_TENSOR_V, false, false, false, 0 },
+    { "o", AT(o), 0, ATTN_TENSOR_O, true, true, false, 0 },
+    { "lse", AT(lse), ATTN_FEAT_LSE, -1, true, true, false, 0 },
+    { "bias", AT(bias), ATTN_FEAT_BIAS, -1, false, false, false, 0 },
+    { "mask", AT(mask), ATTN_FEAT_MASK, -1, false, false, false, 0 },
+    { "alibi", AT(alibi), ATTN_FEAT_ALIBI, -1, false, false, false, 0 },
+    { "sinks", AT(sinks), ATTN_FEAT_SINKS, -1, false, false, false, 0 },
+    { "lens_q", AT(lens_q), ATTN_FEAT_LENS_Q, -1, false, false, true, 0 },
+    { "lens_kv", AT(lens_kv), ATTN_FEAT_LENS_KV, -1, false, false, true, 0 },
+    { "offsets", AT(offsets), ATTN_FEAT_OFFSETS, -1, false, false, true, 0 },
+    { "cu_q", AT(cu_q), ATTN_FEAT_PACKED_Q, -1, false, false, true, 0 },
+    { "cu_k", AT(cu_k), ATTN_FEAT_PACKED_K, -1, false, false, true, 0 },
+    { "block_table", AT(block_table), ATTN_FEAT_PAGES, -1, false, false, true, 0 },
+    { "status", AT(status), 0, -1, true, true, false, 0 },
+    { "grad_o", AT(grad_o), 0, ATTN_TENSOR_GRAD_O, true, false, false, ATTN_ARG_GIVEN },
+    { "grad_lse", AT(grad_lse), 0, -1, true, false, false, ATTN_ARG_GIVEN },
+    { "grad_q", AT(grad_q), 0, ATTN_TENSOR_GRAD_Q, true, true, false, ATTN_GRAD_Q },
+    { "grad_k", AT(grad_k), 0, ATTN_TENSOR_GRAD_K, true, true, false, ATTN_GRAD_K },
+    { "grad_v", AT(grad_v), 0, ATTN_TENSOR_GRAD_V, true, true, false, ATTN_GRAD_V },
+    { "grad_bias", AT(grad_bias), 0, -1, true, true, false, ATTN_GRAD_BIAS },
+    { "grad_sinks", AT(grad_sinks), 0, -1, true, true, false, ATTN_GRAD_SINKS },
 };
+
+bool attn_arg_belongs(const attn_problem *p, int k)
+{
+    const attn_arg *arg = &attn_arg_list[k];
+
+    if (arg->grad & ATTN_ARG_GIVEN)
+        return p->pass == ATTN_PASS_BWD;
+    if (arg->grad)
+        return (p->grad & arg->grad) != 0;
+    return !arg->feature || (p->features & arg->feature);
+}
+
+bool attn_arg_is_output(const attn_problem *p, int k)
+{
+    const attn_arg *arg = &attn_arg_list[k];
+
+    if (p->pass == ATTN_PASS_BWD && (arg->at == AT(o) || arg->at == AT(lse)))
+        return false;
+    return arg->output;
+}
+
+bool attn_args_ask(const attn_problem *p, const attn_args *args)
+{
+    attn_args copy = *args;
+
+    for (int k = 0; k < ATTN_ARGS; k++)
+        if (attn_arg_is_output(p, k) && attn_arg_list[k].at != AT(status) &&
+            attn_arg_tensor(&copy, k)->type != ATTN_TYPE_NONE)
+            return true;
+    return false;
+}
 
 attn_tensor *attn_arg_tensor(attn_args *args, int k)
 {
@@ -48,15 +86,21 @@ void attn_arg_want(const attn_problem *p, const attn_args *args, const attn_exte
     const bool packed_k = (p->features & ATTN_FEAT_PACKED_K) != 0;
     const int64_t b_q = packed_q ? 1 : p->b, l_q = packed_q ? e->tokens_q : e->len_q;
     const int64_t b_k = packed_k ? 1 : p->b, l_k = packed_k ? e->tokens_k : e->len_kv;
-    const int64_t dim_kv = attn_arg_list[k].at == AT(k) ? p->d : p->dv;
-    const int64_t dim_q = attn_arg_list[k].at == AT(q) ? p->d : p->dv;
+    const size_t at = attn_arg_list[k].at;
+    const int64_t dim_kv = at == AT(k) || at == AT(grad_k) ? p->d : p->dv;
+    const int64_t dim_q = at == AT(q) || at == AT(grad_q) ? p->d : p->dv;
 
     *broadcast = 0;
-    switch (attn_arg_list[k].at) {
+    switch (at) {
     case AT(q):
+    case AT(grad_q):
+    case AT(grad_o):
     case AT(o): *type = p->type, set(size, b_q, p->hq, l_q, dim_q); return;
+    case AT(grad_lse):
     case AT(lse): *type = ATTN_F32, set(size, b_q, p->hq, l_q, 1); return;
     case AT(k):
+    case AT(grad_k):
+    case AT(grad_v):
     case AT(v):
         *type = p->type;
         if (p->features & ATTN_FEAT_PAGES)
@@ -66,11 +110,17 @@ void attn_arg_want(const attn_problem *p, const attn_args *args, const attn_exte
         return;
     case AT(bias):
     case AT(mask):
-        *type = attn_arg_list[k].at == AT(mask) ? ATTN_BOOL : p->type_bias;
+        *type = at == AT(mask) ? ATTN_BOOL : p->type_bias;
         *broadcast = 0xf;
         set(size, p->b, p->hq, e->len_q, e->len_kv);
         return;
     case AT(alibi): *type = ATTN_F32, *broadcast = 1, set(size, p->b, p->hq, 1, 1); return;
+    case AT(grad_bias): /* as the bias was given */
+        *type = ATTN_F32;
+        set(size, args->bias.size[0], args->bias.size[1], args->bias.size[2],
+            args->bias.size[3]);
+        return;
+    case AT(grad_sinks):
     case AT(sinks): *type = ATTN_F32, set(size, 1, p->hq, 1, 1); return;
     case AT(cu_q):
     case AT(cu_k): *type = ATTN_I32, set(size, p->b + 1, 1, 1, 1); return;
@@ -154,7 +204,7 @@ static void broadcast(const attn_problem *p, attn_args *args, const attn_extent 
             continue;
         }
         attn_arg_want(p, args, e, k, &type, want, &may);
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < (attn_arg_list[k].at == AT(grad_bias) ? 4 : 3); i++)
             t->stride[i] = t->size[i] == 1 ? 0 : t->stride[i];
         for (int i = 0; i < 4; i++)
             if (may & 1u << i && t->size[i] == 1 && want[i] != 1) {

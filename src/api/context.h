@@ -138,12 +138,24 @@ typedef struct attn_arg {
     size_t at;                    /* of the attn_tensor in attn_args           */
     uint32_t feature;             /* it belongs to; 0: to every problem        */
     int32_t layout;               /* place in problem->layout; -1: none there  */
-    bool optional, output;
+    bool optional, output;        /* forward; attn_arg_is_output() knows both  */
     bool index;                   /* integers that the kernels read            */
+    uint32_t grad;                /* ATTN_GRAD_ bit of a gradient that is computed, or
+                                     ATTN_ARG_GIVEN of one that is given; 0: neither */
 } attn_arg;
 
-enum { ATTN_ARGS = 16 };
+#define ATTN_ARG_GIVEN (1u << 31)
+
+enum { ATTN_ARGS = 23 };
 extern const attn_arg attn_arg_list[ATTN_ARGS];
+
+/* Whether tensor k is of the problem's pass and features; and is written there: O and the
+ * LSE are forward, gradients backward. */
+bool attn_arg_belongs(const attn_problem *p, int k);
+bool attn_arg_is_output(const attn_problem *p, int k);
+
+/* Whether a call that is right writes anything. */
+bool attn_args_ask(const attn_problem *p, const attn_args *args);
 
 /* Tensor k of the list. */
 attn_tensor *attn_arg_tensor(attn_args *args, int k);

@@ -7,12 +7,13 @@
 
 /* Tensors without elements may come without memory, but a kernel is always given
  * some, which it then does not touch. */
-static void bind_empty(attn_args *args)
+static void bind_empty(const attn_problem *p, attn_args *args)
 {
     for (int k = 0; k < ATTN_ARGS; k++) {
         attn_tensor *t = attn_arg_tensor(args, k);
 
-        if (t->type != ATTN_TYPE_NONE && !attn_arg_list[k].output && attn_tensor_empty(t)) {
+        if (t->type != ATTN_TYPE_NONE && !attn_arg_is_output(p, k) &&
+            attn_tensor_empty(t)) {
             t->data = args->q.data;
             t->offset = 0;
         }
@@ -38,6 +39,15 @@ static attn_status check_workspace(const attn_plan *plan, attn_args *args)
     return ATTN_OK;
 }
 
+/* Whether there is nothing to launch for. Without queries the backward still has zeros to
+ * write; without a key, too. */
+static bool is_nothing(const attn_plan *plan, const attn_call *call, const attn_args *args)
+{
+    return !attn_args_ask(&plan->problem, args) ||
+           (plan->problem.pass == ATTN_PASS_FWD &&
+            (!call->batch || !call->len_q || attn_tensor_empty(&args->q)));
+}
+
 /* The device has been entered, if that is a thing to do. */
 static attn_status execute(const attn_plan *plan, const attn_args *from,
                            const attn_stream *stream)
@@ -46,19 +56,18 @@ static attn_status execute(const attn_plan *plan, const attn_args *from,
     attn_call call;
     attn_extent extent;
     attn_status st;
-    bool nothing;
+    int steps;
 
     if ((st = attn_args_read(&args, from)) != ATTN_OK ||
         (st = attn_args_check(plan->ctx, &plan->problem, &args, true, &extent)) !=
             ATTN_OK ||
         (st = check_workspace(plan, &args)) != ATTN_OK)
         return st;
-    bind_empty(&args);
+    bind_empty(&plan->problem, &args);
     call = attn_call_of(&plan->problem, &args, &extent);
-    nothing = !call.batch || !call.len_q || attn_tensor_empty(&args.q) ||
-              (args.o.type == ATTN_TYPE_NONE && args.lse.type == ATTN_TYPE_NONE);
-    return plan->ctx->backend->launch(plan->ctx->device, nothing ? 0 : plan->choice.n_steps,
-                                      plan->kernel, plan->choice.step, &call, stream);
+    steps = is_nothing(plan, &call, &args) ? 0 : plan->choice.n_steps;
+    return plan->ctx->backend->launch(plan->ctx->device, steps, plan->kernel,
+                                      plan->choice.step, &call, stream);
 }
 
 attn_status attn_execute_on(const attn_plan *plan, const attn_args *from,

@@ -197,12 +197,15 @@ static attn_status run_mirrored(attn_ctx *ctx, attn_problem *p, const attn_optio
     attn_args device = { .size = sizeof device };
     /* then rows that belong to no query come back as they were */
     const bool partial = p->features & (ATTN_FEAT_LENS_Q | ATTN_FEAT_PACKED_Q) ||
+                         (p->pass == ATTN_PASS_BWD &&
+                          p->features & (ATTN_FEAT_LENS_KV | ATTN_FEAT_PACKED_K)) ||
                          host->status.type != ATTN_TYPE_NONE;
     attn_mirror all[ATTN_ARGS] = { 0 };
     attn_status st = ATTN_OK;
     int n = 0;
 
-    if (attn_tensor_empty(&host->o) && attn_tensor_empty(&host->lse))
+    if (p->pass == ATTN_PASS_FWD && attn_tensor_empty(&host->o) &&
+        attn_tensor_empty(&host->lse))
         return plan_only(ctx, p, options);
     for (int k = 0; k < ATTN_ARGS && st == ATTN_OK; k++) {
         const attn_arg *arg = &attn_arg_list[k];
@@ -211,7 +214,7 @@ static attn_status run_mirrored(attn_ctx *ctx, attn_problem *p, const attn_optio
         *m = (attn_mirror){ .host = *attn_arg_tensor(host, k),
                             .device = attn_arg_tensor(&device, k),
                             .layout = arg->layout >= 0 ? &p->layout[arg->layout] : NULL,
-                            .output = arg->output };
+                            .output = attn_arg_is_output(p, k) };
         if (m->host.type == ATTN_TYPE_NONE)
             continue;
         n++;
@@ -238,9 +241,31 @@ static attn_status run_in_place(attn_ctx *ctx, attn_problem *p, const attn_optio
     return run(ctx, p, options, args);
 }
 
-attn_status attn_softmax_forward_host_args(attn_ctx *ctx, const attn_softmax_desc *desc,
-                                           const attn_options *options,
-                                           const attn_args *args)
+/* The pass of the call; the outputs that are given decide what is computed. */
+static attn_status check_pass(attn_pass pass, const attn_args *args, attn_softmax_desc *d)
+{
+    attn_args a = *args;
+    uint32_t grad = 0;
+
+    for (int k = 0; k < ATTN_ARGS; k++)
+        if (attn_arg_tensor(&a, k)->type != ATTN_TYPE_NONE)
+            grad |= attn_arg_list[k].grad & ~ATTN_ARG_GIVEN;
+    if (pass == ATTN_PASS_FWD)
+        return d->use & ATTN_USE_GRAD
+                   ? attn_fail(ATTN_ERR_INVALID, "use has ATTN_USE_GRAD, which is for "
+                                                 "attn_softmax_backward_host_args()")
+                   : ATTN_OK;
+    if (!grad)
+        return attn_fail(ATTN_ERR_INVALID,
+                         "grad_q, grad_k, grad_v, grad_bias and grad_sinks are all "
+                         "missing, want at least one gradient to compute");
+    d->use |= ATTN_USE_GRAD;
+    d->grad = grad;
+    return attn_softmax_check(d);
+}
+
+static attn_status run_host(attn_pass pass, attn_ctx *ctx, const attn_softmax_desc *desc,
+                            const attn_options *options, const attn_args *args)
 {
     attn_softmax_desc d;
     attn_options o;
@@ -253,10 +278,11 @@ attn_status attn_softmax_forward_host_args(attn_ctx *ctx, const attn_softmax_des
         return attn_fail(ATTN_ERR_INVALID, "ctx is NULL");
     if ((st = attn_options_read(&o, options)) != ATTN_OK ||
         (st = attn_softmax_desc_read(&d, desc)) != ATTN_OK ||
-        (st = attn_args_read(&a, args)) != ATTN_OK)
+        (st = attn_args_read(&a, args)) != ATTN_OK ||
+        (st = check_pass(pass, &a, &d)) != ATTN_OK)
         return st;
     attn_problem_from_softmax(&p, &d);
-    if (a.lse.type == ATTN_TYPE_NONE)
+    if (pass == ATTN_PASS_FWD && a.lse.type == ATTN_TYPE_NONE)
         p.features &= ~(uint32_t)ATTN_FEAT_LSE;
     else
         p.features |= ATTN_FEAT_LSE;
@@ -267,6 +293,20 @@ attn_status attn_softmax_forward_host_args(attn_ctx *ctx, const attn_softmax_des
                                  : run_mirrored(ctx, &p, &o, &a);
 }
 
+attn_status attn_softmax_forward_host_args(attn_ctx *ctx, const attn_softmax_desc *desc,
+                                           const attn_options *options,
+                                           const attn_args *args)
+{
+    return run_host(ATTN_PASS_FWD, ctx, desc, options, args);
+}
+
+attn_status attn_softmax_backward_host_args(attn_ctx *ctx, const attn_softmax_desc *desc,
+                                            const attn_options *options,
+                                            const attn_args *args)
+{
+    return run_host(ATTN_PASS_BWD, ctx, desc, options, args);
+}
+
 static uint32_t features_of(const attn_softmax_desc *d)
 {
     attn_problem p;
@@ -275,32 +315,87 @@ static uint32_t features_of(const attn_softmax_desc *d)
     return p.features;
 }
 
+/* Reads the descriptor, and makes the tensors that both passes have. */
+static attn_status plain_args(const char *other, const attn_softmax_desc *desc,
+                              const void *q, const void *k, const void *v, const void *o,
+                              attn_softmax_desc *d, attn_args *args)
+{
+    const attn_status st = attn_softmax_desc_read(d, desc);
+
+    if (st != ATTN_OK)
+        return st;
+    for (int i = 0; i < ATTN_ARGS; i++)
+        if (!attn_arg_list[i].optional && attn_arg_list[i].feature & features_of(d))
+            return attn_fail(ATTN_ERR_INVALID, "use has %s, which needs %s()",
+                             attn_use_name(attn_arg_list[i].feature), other);
+    d->dim_v = d->dim_v ? d->dim_v : d->dim_qk;
+    /* inputs are never written: the tensor descriptor has no const of its own */
+    *args = (attn_args){
+        .size = sizeof *args,
+        .q = attn_tensor_bhld((void *)(uintptr_t)q, d->type, d->batch, d->heads_q, d->len_q,
+                              d->dim_qk),
+        .k = attn_tensor_bhld((void *)(uintptr_t)k, d->type, d->batch, d->heads_kv,
+                              d->len_kv, d->dim_qk),
+        .v = attn_tensor_bhld((void *)(uintptr_t)v, d->type, d->batch, d->heads_kv,
+                              d->len_kv, d->dim_v),
+        .o = attn_tensor_bhld((void *)(uintptr_t)o, d->type, d->batch, d->heads_q, d->len_q,
+                              d->dim_v),
+    };
+    return ATTN_OK;
+}
+
+static attn_tensor lse_of(const attn_softmax_desc *d, const float *lse)
+{
+    return attn_tensor_bhld((void *)(uintptr_t)lse, ATTN_F32, d->batch, d->heads_q,
+                            d->len_q, 1);
+}
+
 attn_status attn_softmax_forward_host(attn_ctx *ctx, const attn_softmax_desc *desc,
                                       const void *q, const void *k, const void *v, void *o,
                                       float *lse)
 {
     attn_softmax_desc d;
-    attn_args args = { .size = sizeof args };
+    attn_args args;
     attn_status st;
-    int64_t dv;
 
-    if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
+    if ((st = plain_args("attn_softmax_forward_host_args", desc, q, k, v, o, &d, &args)) !=
+        ATTN_OK)
         return st;
-    for (int i = 0; i < ATTN_ARGS; i++)
-        if (!attn_arg_list[i].optional && attn_arg_list[i].feature & features_of(&d))
-            return attn_fail(ATTN_ERR_INVALID,
-                             "use has %s, which needs attn_softmax_forward_host_args()",
-                             attn_use_name(attn_arg_list[i].feature));
-    dv = d.dim_v ? d.dim_v : d.dim_qk;
-    /* inputs are never written: the tensor descriptor has no const of its own */
-    args.q = attn_tensor_bhld((void *)(uintptr_t)q, d.type, d.batch, d.heads_q, d.len_q,
-                              d.dim_qk);
-    args.k = attn_tensor_bhld((void *)(uintptr_t)k, d.type, d.batch, d.heads_kv, d.len_kv,
-                              d.dim_qk);
-    args.v =
-        attn_tensor_bhld((void *)(uintptr_t)v, d.type, d.batch, d.heads_kv, d.len_kv, dv);
-    args.o = attn_tensor_bhld(o, d.type, d.batch, d.heads_q, d.len_q, dv);
     if (lse)
-        args.lse = attn_tensor_bhld(lse, ATTN_F32, d.batch, d.heads_q, d.len_q, 1);
+        args.lse = lse_of(&d, lse);
     return attn_softmax_forward_host_args(ctx, desc, NULL, &args);
+}
+
+attn_status attn_softmax_backward_host(attn_ctx *ctx, const attn_softmax_desc *desc,
+                                       const void *q, const void *k, const void *v,
+                                       const void *o, const float *lse, const void *grad_o,
+                                       const float *grad_lse, void *grad_q, void *grad_k,
+                                       void *grad_v)
+{
+    attn_softmax_desc d;
+    attn_args args;
+    attn_status st;
+
+    if ((st = plain_args("attn_softmax_backward_host_args", desc, q, k, v, o, &d, &args)) !=
+        ATTN_OK)
+        return st;
+    args.lse = lse_of(&d, lse);
+    if (grad_o) {
+        args.grad_o = args.o;
+        args.grad_o.data = (void *)(uintptr_t)grad_o;
+    } else if (!o) {
+        args.o = (attn_tensor){ .type = ATTN_TYPE_NONE };
+    }
+    if (grad_lse)
+        args.grad_lse = lse_of(&d, grad_lse);
+    if (grad_q)
+        args.grad_q =
+            attn_tensor_bhld(grad_q, d.type, d.batch, d.heads_q, d.len_q, d.dim_qk);
+    if (grad_k)
+        args.grad_k =
+            attn_tensor_bhld(grad_k, d.type, d.batch, d.heads_kv, d.len_kv, d.dim_qk);
+    if (grad_v)
+        args.grad_v =
+            attn_tensor_bhld(grad_v, d.type, d.batch, d.heads_kv, d.len_kv, d.dim_v);
+    return attn_softmax_backward_host_args(ctx, desc, NULL, &args);
 }

@@ -101,7 +101,7 @@ static attn_status make_tensor(trial *t, int k)
     uint32_t may;
     int64_t n;
 
-    if (arg->feature & ~t->p.features || arg->at == offsetof(attn_args, status))
+    if (!attn_arg_belongs(&t->p, k) || arg->at == offsetof(attn_args, status))
         return ATTN_OK;
     if (arg->feature == ATTN_FEAT_PAGES)
         x->size[1] = t->extent.pages;

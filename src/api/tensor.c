@@ -234,19 +234,29 @@ static attn_status list_operands(const attn_problem *p, attn_args *a, const attn
     for (int k = 0; k < ATTN_ARGS; k++) {
         const attn_arg *arg = &attn_arg_list[k];
         const attn_tensor *t = attn_arg_tensor(a, k);
-        const bool belongs = !arg->feature || (p->features & arg->feature);
+        const bool belongs = attn_arg_belongs(p, k);
+        const bool needed =
+            arg->at == offsetof(attn_args, lse) ? p->pass == ATTN_PASS_BWD : !arg->optional;
         const bool is_there = t->type != ATTN_TYPE_NONE;
         attn_operand *o = &list[*n];
 
         RULE(belongs || !is_there, "%s is given, but the plan was made without %s",
-             arg->name, attn_use_name(arg->feature));
-        RULE(!belongs || arg->optional || is_there, "%s is missing%s%s", arg->name,
+             arg->name,
+             !arg->grad                 ? attn_use_name(arg->feature)
+             : p->pass == ATTN_PASS_BWD ? attn_grad_name(arg->grad)
+                                        : "ATTN_USE_GRAD");
+        RULE(!belongs || !needed || is_there, "%s is missing%s%s", arg->name,
              arg->feature ? ", but the plan was made with " : "",
-             arg->feature ? attn_use_name(arg->feature) : "");
+             !arg->feature                   ? ""
+             : arg->feature == ATTN_FEAT_LSE ? "ATTN_USE_GRAD"
+                                             : attn_use_name(arg->feature));
         if (!is_there)
             continue;
         *o = (attn_operand){
-            .name = arg->name, .t = t, .layout = arg->layout, .output = arg->output
+            .name = arg->name,
+            .t = t,
+            .layout = arg->layout,
+            .output = attn_arg_is_output(p, k),
         };
         attn_arg_want(p, a, e, k, &o->type, o->size, &o->broadcast);
         (*n)++;
@@ -265,6 +275,14 @@ attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p,
     if ((st = attn_args_extent(p, args, extent)) != ATTN_OK ||
         (st = list_operands(p, &copy, extent, list, &n)) != ATTN_OK)
         return st;
+    if (p->pass == ATTN_PASS_BWD) {
+        const bool grad_o = args->grad_o.type != ATTN_TYPE_NONE;
+
+        RULE(grad_o || args->grad_lse.type != ATTN_TYPE_NONE,
+             "grad_o and grad_lse are missing, want at least one of them");
+        RULE(!grad_o || args->o.type != ATTN_TYPE_NONE,
+             "o is missing, but grad_o is given, which needs it");
+    }
     for (int i = 0; i < n; i++)
         if ((st = check_operand(ctx, p, &list[i], buffers)) != ATTN_OK)
             return st;

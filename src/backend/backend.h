@@ -31,7 +31,8 @@ typedef struct attn_device attn_device;
 typedef struct attn_kernel attn_kernel;
 
 /* One execution: tensors and numbers of this run, all checked. Biases, masks and slopes
- * have their full sizes here, broadcast by strides of 0. */
+ * have their full sizes here, broadcast by strides of 0; grad_bias keeps sizes of 1, with
+ * strides of 0. */
 typedef struct attn_call {
     const attn_args *args;
     int64_t batch, heads_q, heads_kv;

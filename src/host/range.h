@@ -95,4 +95,16 @@ static inline attn_range attn_host_range(const attn_host_softmax *s,
     return r;
 }
 
+/* The queries that see at least one of the keys j .. j + n - 1, but for masks. */
+static inline attn_range attn_host_queries(const attn_host_softmax *s,
+                                           const attn_sequence *x, int64_t j, int64_t n)
+{
+    attn_range r = { attn_max(0, j - s->right - x->position),
+                     attn_min(x->queries, j + n - 1 + s->left - x->position + 1) };
+
+    if (n <= 0 || j >= x->keys || r.first > r.end)
+        r.first = r.end = 0;
+    return r;
+}
+
 #endif

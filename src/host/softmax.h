@@ -16,7 +16,8 @@
 
 /* One execution, all checked. Tensors are views in host memory, any strides, as
  * attn/plan.h says; those of features that are not there are ATTN_TYPE_NONE, biases,
- * masks and slopes are broadcast by strides of 0. */
+ * masks and slopes are broadcast by strides of 0. grad_bias keeps its sizes of 1, with
+ * strides of 0. */
 typedef struct attn_host_softmax {
     attn_args t;
     attn_type type;          /* of q, k, v, o                                 */
@@ -40,6 +41,9 @@ typedef void attn_host_softmax_fn(const attn_host_softmax *s);
 
 /* The oracle: plain loops in double, one query at a time. */
 void attn_host_softmax_fwd_reference(const attn_host_softmax *s);
+
+/* The gradients, likewise: a row of dQ, dK or dV at a time. */
+void attn_host_softmax_bwd_reference(const attn_host_softmax *s);
 
 /* Instruction levels of the fast kernels, worst first. */
 typedef struct attn_host_level {

@@ -13,30 +13,12 @@
 
 #include <math.h>
 
-#include "core/float16.h"
 #include "host/address.h"
+#include "host/element.h"
 #include "host/score.h"
 
 /* Values summed at once; more than so many take another round of scores. */
 #define CHUNK 256
-
-static double load(const attn_tensor *t, int64_t index)
-{
-    switch (t->type) {
-    case ATTN_F16: return attn_f32_from_f16(((const uint16_t *)t->data)[index]);
-    case ATTN_BF16: return attn_f32_from_bf16(((const uint16_t *)t->data)[index]);
-    default: return ((const float *)t->data)[index];
-    }
-}
-
-static void store(const attn_tensor *t, int64_t index, double x)
-{
-    switch (t->type) {
-    case ATTN_F16: ((uint16_t *)t->data)[index] = attn_f16_from_f32((float)x); break;
-    case ATTN_BF16: ((uint16_t *)t->data)[index] = attn_bf16_from_f32((float)x); break;
-    default: ((float *)t->data)[index] = (float)x;
-    }
-}
 
 /* One query, and what holds for all of its keys. */
 typedef struct row {
@@ -65,7 +47,8 @@ static double score(const row *r, int64_t j)
         return -INFINITY;
     added -= r->slope * fabs((double)(r->i + r->x->position - j));
     for (int64_t d = 0; d < s->dim_qk; d++)
-        sum += load(&s->t.q, r->q + d * s->t.q.stride[3]) * load(k, at + d * k->stride[3]);
+        sum += attn_element_load(&s->t.q, r->q + d * s->t.q.stride[3]) *
+               attn_element_load(k, at + d * k->stride[3]);
     sum *= s->scale;
     if (s->softcap > 0)
         sum = s->softcap * tanh(sum / s->softcap);
@@ -90,10 +73,10 @@ static void sum_values(const row *r, int64_t e0, int64_t n)
         double w = weight(r, score(r, j)), p = w != 0 ? w / r->l : 0;
         int64_t at = attn_host_key_at(s, v, r->x, r->b, r->kvh, j) + e0 * v->stride[3];
         for (int64_t e = 0; p != 0 && e < n; e++)
-            sum[e] += p * load(v, at + e * v->stride[3]);
+            sum[e] += p * attn_element_load(v, at + e * v->stride[3]);
     }
     for (int64_t e = 0; e < n; e++)
-        store(o, to + (e0 + e) * o->stride[3], sum[e]);
+        attn_element_store(o, to + (e0 + e) * o->stride[3], sum[e]);
 }
 
 static void query(const attn_host_softmax *s, int64_t b, int64_t h, int64_t i)
@@ -119,8 +102,8 @@ static void query(const attn_host_softmax *s, int64_t b, int64_t h, int64_t i)
     for (int64_t j = r.keys.first; j < r.keys.end; j++)
         r.l += weight(&r, score(&r, j));
     if (s->t.lse.type != ATTN_TYPE_NONE)
-        store(&s->t.lse, attn_host_query_at(s, &s->t.lse, &x, b, h, i),
-              r.l > 0 || isnan(r.l) ? r.m + log(r.l) : -INFINITY);
+        attn_element_store(&s->t.lse, attn_host_query_at(s, &s->t.lse, &x, b, h, i),
+                           r.l > 0 || isnan(r.l) ? r.m + log(r.l) : -INFINITY);
     for (int64_t e = 0; s->t.o.type != ATTN_TYPE_NONE && e < s->dim_v; e += CHUNK)
         sum_values(&r, e, attn_min(CHUNK, s->dim_v - e));
 }

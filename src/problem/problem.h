@@ -105,6 +105,9 @@ const char *attn_feature_word(uint32_t bit);
 /* The name of the ATTN_USE_ bit that gives a problem a feature: "ATTN_USE_BIAS". */
 const char *attn_use_name(uint32_t feature);
 
+/* The name of an ATTN_GRAD_ bit. */
+const char *attn_grad_name(uint32_t grad);
+
 /* What a layout promises: bytes that addresses and strides are multiples of;
  * 0 for ATTN_LAYOUT_ANY. */
 int64_t attn_layout_bytes(attn_layout layout, attn_type type);

@@ -253,6 +253,18 @@ const char *attn_use_name(uint32_t feature)
     return "?";
 }
 
+const char *attn_grad_name(uint32_t grad)
+{
+    switch (grad) {
+    case ATTN_GRAD_Q: return "ATTN_GRAD_Q";
+    case ATTN_GRAD_K: return "ATTN_GRAD_K";
+    case ATTN_GRAD_V: return "ATTN_GRAD_V";
+    case ATTN_GRAD_BIAS: return "ATTN_GRAD_BIAS";
+    case ATTN_GRAD_SINKS: return "ATTN_GRAD_SINKS";
+    default: return "?";
+    }
+}
+
 void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *d)
 {
     const attn_layout layout[ATTN_TENSOR_ALL] = { d->layout_q,      d->layout_k,

@@ -11,6 +11,8 @@ void attn_host_kernels(attn_device *dev, const attn_host_level *level)
     dev->kernel[1] = (struct attn_kernel){ "softmax_fwd_split", level->softmax_fwd_split };
     dev->kernel[2] =
         (struct attn_kernel){ "softmax_fwd_reference", attn_host_softmax_fwd_reference };
+    dev->kernel[3] =
+        (struct attn_kernel){ "softmax_bwd_reference", attn_host_softmax_bwd_reference };
 }
 
 attn_status attn_host_kernel(attn_device *dev, const attn_step *step,

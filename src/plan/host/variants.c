@@ -10,6 +10,7 @@ const attn_variant *const *attn_host_variants(const attn_caps *caps)
         &attn_host_softmax_fwd_split_variant,
         &attn_host_softmax_fwd_tile_variant,
         &attn_host_softmax_fwd_reference_variant,
+        &attn_host_softmax_bwd_reference_variant,
         NULL,
     };
 
