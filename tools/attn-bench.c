@@ -60,7 +60,8 @@ static const cli_option options[] = {
       .key = OPT_CASES,
       .value = "NAME",
       .many = true,
-      .about = "problems of a file, or of a built-in list: small, tiny, medium" },
+      .about =
+          "problems of a file, or of a built-in list: small, tiny, medium, gradients" },
     { .name = "csv", .key = OPT_CSV, .about = "print comma-separated values" },
     { .name = "peer",
       .key = OPT_PEER,

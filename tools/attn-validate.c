@@ -38,8 +38,9 @@ static const cli_option options[] = {
       .key = OPT_CASES,
       .value = "NAME",
       .many = true,
-      .about = "problems of a file, or of a built-in list: small, tiny, medium; "
-               "default: small and medium" },
+      .about = "problems of a file, or of a built-in list: small, tiny, medium, "
+               "gradients; "
+               "default: all but tiny" },
     { .name = "seed",
       .key = OPT_SEED,
       .value = "N",
@@ -137,6 +138,8 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
         status = cases_add_named(&s->cases, "small");
     if (status == CLI_GO && !s->files && !s->texts)
         status = cases_add_named(&s->cases, "medium");
+    if (status == CLI_GO && !s->files && !s->texts)
+        status = cases_add_named(&s->cases, "gradients");
     return status;
 }
 
@@ -220,22 +223,29 @@ static int open_devices(report *r, const char *named)
     return r->between ? CLI_GO : cli_fail(CLI_NOTHING, "no memory for the devices");
 }
 
+/* Whether a device has a variant for the pass of a problem. */
+static bool has_variant(attn_ctx *ctx, const case_item *item, const char *name)
+{
+    attn_variant_info list[32];
+    size_t n = 0;
+
+    if (!ctx || attn_softmax_variants(ctx, &item->desc, list, 32, &n) != ATTN_OK)
+        return false;
+    for (size_t k = 0; k < n && k < 32; k++)
+        if (!strcmp(list[k].name, name))
+            return true;
+    return false;
+}
+
 /* Whether some device has each variant that was asked for. */
 static int check_only(const report *r, const settings *s)
 {
     for (int i = 0; i < s->n_only; i++) {
         bool known = false;
 
-        for (int d = 0; d < r->n_devices; d++) {
-            attn_variant_info list[32];
-            size_t n = 0;
-            if (!r->device[d].ctx ||
-                attn_softmax_variants(r->device[d].ctx, &s->cases.item[0].desc, list, 32,
-                                      &n) != ATTN_OK)
-                continue;
-            for (size_t k = 0; k < n && k < 32; k++)
-                known = known || !strcmp(list[k].name, s->only[i]);
-        }
+        for (int d = 0; d < r->n_devices && !known; d++)
+            for (size_t c = 0; c < s->cases.n && !known; c++)
+                known = has_variant(r->device[d].ctx, &s->cases.item[c], s->only[i]);
         if (!known)
             return cli_fail(CLI_BAD,
                             "--variant is '%s', which no device here has; "

@@ -128,7 +128,8 @@ bool inputs_make(inputs *in, const attn_softmax_desc *desc, input_how how, uint6
     fill(in, in->k, STREAM_K, d->heads_kv, d->len_kv, d->dim_qk, how.same_heads, seed);
     fill(in, in->v, STREAM_V, d->heads_kv, d->len_kv, visible_dim_v(d), how.same_heads,
          seed);
-    if (!inputs_make_terms(in, &how, seed)) {
+    if (!inputs_make_terms(in, &how, seed) ||
+        (d->use & ATTN_USE_GRAD && !inputs_make_gradients(in, &how, seed))) {
         inputs_free(in);
         return false;
     }
@@ -228,6 +229,30 @@ static bool cut_lists(inputs *out, const inputs *in, int64_t b)
            (!in->lens_q || out->lens_q) && (!in->offsets || out->offsets);
 }
 
+/* Rows of `dim` numbers, of the queries of n heads from head bh on. */
+static float *cut_rows(const inputs *in, const float *from, int64_t bh, int64_t n,
+                       int64_t dim)
+{
+    const int64_t head = in->desc.len_q * dim;
+    float *to = from ? array(n, head, 1, sizeof(float)) : NULL;
+
+    if (to)
+        memcpy(to, from + bh * head, (size_t)(n * head) * sizeof(float));
+    return to;
+}
+
+static bool cut_gradients(inputs *out, const inputs *in, int64_t bh, int64_t n)
+{
+    const int64_t dv = visible_dim_v(&in->desc);
+
+    out->o = cut_rows(in, in->o, bh, n, dv);
+    out->lse = cut_rows(in, in->lse, bh, n, 1);
+    out->grad_o = cut_rows(in, in->grad_o, bh, n, dv);
+    out->grad_lse = cut_rows(in, in->grad_lse, bh, n, 1);
+    return (!in->o || out->o) && (!in->lse || out->lse) && (!in->grad_o || out->grad_o) &&
+           (!in->grad_lse || out->grad_lse);
+}
+
 bool inputs_cut(inputs *out, const inputs *in, int64_t b, int64_t kvh)
 {
     const attn_softmax_desc *d = &in->desc;
@@ -239,7 +264,8 @@ bool inputs_cut(inputs *out, const inputs *in, int64_t b, int64_t kvh)
     out->desc.batch = out->desc.heads_kv = 1;
     out->desc.heads_q = group;
     if (!allocate(out) || !cut_lists(out, in, b) ||
-        !cut_terms(out, in, b, kvh * group, group)) {
+        !cut_terms(out, in, b, kvh * group, group) ||
+        !cut_gradients(out, in, b * d->heads_q + kvh * group, group)) {
         inputs_free(out);
         return false;
     }
@@ -253,9 +279,10 @@ bool inputs_cut(inputs *out, const inputs *in, int64_t b, int64_t kvh)
 
 void inputs_free(inputs *in)
 {
-    void *const all[] = { in->q,    in->k,     in->v,     in->lens, in->lens_q,
-                          in->cu_q, in->cu_k,  in->table, in->bias, in->offsets,
-                          in->mask, in->alibi, in->sinks, in->seen, in->bias_used };
+    void *const all[] = { in->q,    in->k,     in->v,      in->lens,    in->lens_q,
+                          in->cu_q, in->cu_k,  in->table,  in->bias,    in->offsets,
+                          in->mask, in->alibi, in->sinks,  in->seen,    in->bias_used,
+                          in->o,    in->lse,   in->grad_o, in->grad_lse };
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         free(all[i]);

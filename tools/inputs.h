@@ -46,6 +46,9 @@ typedef struct inputs {
     unsigned char *mask;
     float *alibi, *sinks;                                  /* [B or 1, Hq], [Hq]   */
     int64_t bias_size[4], mask_size[4], alibi_size[4];
+    float *o, *lse;           /* backward: [B, Hq, Lq, Dv] and [B, Hq, Lq], as the  */
+    float *grad_o, *grad_lse; /*   forward left them; their gradients. No o without
+                               *   grad_o                                          */
 
     unsigned char *seen;      /* [B, Hkv, Lk]: SEEN_..., by any of the head's queries */
     unsigned char *bias_used; /* as bias: some pair that is in sight reads it      */
@@ -67,6 +70,9 @@ void inputs_free(inputs *in);
 bool inputs_make_lists(inputs *in, const input_how *how, uint64_t seed);
 bool inputs_make_terms(inputs *in, const input_how *how, uint64_t seed);
 void inputs_mark(inputs *in, const input_how *how);
+
+/* ... and what a backward problem is given besides (input_gradients.c). */
+bool inputs_make_gradients(inputs *in, const input_how *how, uint64_t seed);
 
 /* Number `index` of stream `stream`: a counter-based generator, no state. */
 uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index);

@@ -52,7 +52,7 @@ void plain_evaluate(const inputs *in, int64_t b, int64_t h, int64_t i, double *w
     const double sink = in->sinks ? (double)in->sinks[h] : -INFINITY;
     double m = sink, sum = 0;
 
-    out->most = out->most_terms = 0;
+    out->most = out->most_terms = out->sum = 0;
     out->pairs = 0;
     for (int64_t e = 0; e < dv; e++)
         out->o[e] = out->terms[e] = 0;
@@ -70,6 +70,7 @@ void plain_evaluate(const inputs *in, int64_t b, int64_t h, int64_t i, double *w
         sum += weights[j] = exp(weights[j] - m);
     sum += exp(sink - m);
     out->lse = m + log(sum);
+    out->sum = sum;
     for (int64_t j = range.first; j < range.end; j++)
         for (int64_t e = 0; e < dv && weights[j] > 0; e++) {
             out->o[e] += weights[j] / sum * (double)v[j * dv + e];

@@ -74,20 +74,64 @@ static bool allocate(trial *t)
     return true;
 }
 
-bool trial_open(trial *t)
+bool trial_is_output(const trial *t, int block)
+{
+    const bool backward = t->in->desc.use & ATTN_USE_GRAD;
+
+    if (!t->bytes[block])
+        return false;
+    return backward ? block >= TRIAL_GRAD_Q && block <= TRIAL_GRAD_SINKS
+                    : block == TRIAL_O || block == TRIAL_LSE;
+}
+
+/* The next output after a block; TRIAL_TENSORS: there is none. */
+static int next_output(const trial *t, int block)
+{
+    for (block++; block < TRIAL_TENSORS; block++)
+        if (trial_is_output(t, block))
+            return block;
+    return TRIAL_TENSORS;
+}
+
+#define EACH_OUTPUT(t, i) \
+    for (int i = next_output(t, -1); i < TRIAL_TENSORS; i = next_output(t, i))
+
+static float *result_of(const trial *t, int block)
+{
+    return block == TRIAL_O     ? t->o
+           : block == TRIAL_LSE ? t->lse
+                                : t->grad[block - TRIAL_GRAD_Q];
+}
+
+/* Room for the results; false: memory is out. */
+static bool make_results(trial *t)
 {
     const attn_softmax_desc *d = &t->in->desc;
     const size_t rows = (size_t)(d->batch * d->heads_q * d->len_q);
+    bool there = true;
 
+    if (!(d->use & ATTN_USE_GRAD)) {
+        t->o = calloc(rows * (size_t)visible_dim_v(d) + 1, sizeof *t->o);
+        t->lse = d->use & ATTN_USE_LSE ? calloc(rows + 1, sizeof *t->lse) : NULL;
+        return t->o && (t->lse || !(d->use & ATTN_USE_LSE));
+    }
+    for (gradient g = GRADIENT_Q; g < GRADIENTS; g++)
+        if (gradient_wanted(d, g)) {
+            t->grad[g] = calloc((size_t)gradient_count(t->in, g) + 1, sizeof *t->grad[g]);
+            there = there && t->grad[g];
+        }
+    return there;
+}
+
+bool trial_open(trial *t)
+{
     trial_make_views(t);
     t->bytes[TRIAL_WORKSPACE] = attn_plan_workspace_bytes(t->plan);
     if (t->bytes[TRIAL_WORKSPACE])
         t->bytes[TRIAL_WORKSPACE] += WORKSPACE_GUARD;
     if (!allocate(t))
         return false;
-    t->o = calloc(rows * (size_t)visible_dim_v(d) + 1, sizeof *t->o);
-    t->lse = d->use & ATTN_USE_LSE ? calloc(rows + 1, sizeof *t->lse) : NULL;
-    if (!t->o || (!t->lse && d->use & ATTN_USE_LSE))
+    if (!make_results(t))
         return wrong(t, "no memory for the results");
     trial_put_inputs(t);
     for (int i = 0; i < TRIAL_BLOCKS; i++)
@@ -114,11 +158,12 @@ bool trial_poison(trial *t)
 {
     bool ok = true;
 
-    for (int i = TRIAL_O; i <= TRIAL_LSE && ok; i++) {
-        void *poison = t->bytes[i] ? malloc(t->bytes[i]) : NULL;
+    EACH_OUTPUT(t, i)
+    {
+        void *poison = ok ? malloc(t->bytes[i]) : NULL;
 
-        if (!t->bytes[i])
-            continue;
+        if (!ok)
+            break;
         if (!poison)
             return wrong(t, "no memory for %zu bytes", t->bytes[i]);
         view_poison(poison, t->bytes[i]);
@@ -161,16 +206,17 @@ static bool all_same(trial *t, int run)
     char when[48];
 
     snprintf(when, sizeof when, "between run 1 and run %d", run + 1);
-    for (int i = TRIAL_O; i <= TRIAL_LSE; i++)
-        if (t->bytes[i] && !same_bits(t, i, when))
-            return false;
+    EACH_OUTPUT(t, i)
+    if (!same_bits(t, i, when))
+        return false;
     return true;
 }
 
 static bool check_inputs(trial *t)
 {
-    for (int i = 0; i < TRIAL_O; i++)
-        if (t->bytes[i] && !same_bits(t, i, "from what was uploaded: an input was written"))
+    for (int i = 0; i < TRIAL_STATUS; i++)
+        if (t->bytes[i] && !trial_is_output(t, i) &&
+            !same_bits(t, i, "from what was uploaded: an input was written"))
             return false;
     return true;
 }
@@ -223,23 +269,22 @@ static bool check_workspace(trial *t)
  * left must be the poison. */
 static bool take_outputs(trial *t, int64_t row)
 {
-    for (int i = TRIAL_O; i <= TRIAL_LSE; i++) {
+    EACH_OUTPUT(t, i)
+    {
         void *copy;
         size_t where = 0;
         bool clean;
 
-        if (!t->bytes[i])
-            continue;
         if (!(copy = malloc(t->bytes[i])))
             return wrong(t, "no memory for %zu bytes", t->bytes[i]);
         memcpy(copy, t->image[i], t->bytes[i]);
-        trial_take(t, (trial_block)i, copy, row, i == TRIAL_O ? t->o : t->lse);
+        trial_take(t, (trial_block)i, copy, row, result_of(t, i));
         clean = view_clean(copy, t->bytes[i], &where);
         free(copy);
         if (!clean)
             return wrong(t,
-                         "byte %zu of %s's buffer was written: it belongs to no query's "
-                         "element",
+                         "byte %zu of %s's buffer was written: it belongs to no element "
+                         "of a query or key",
                          where, trial_name((trial_block)i));
     }
     return true;
@@ -247,9 +292,9 @@ static bool take_outputs(trial *t, int64_t row)
 
 static bool download_outputs(trial *t)
 {
-    for (int i = TRIAL_O; i <= TRIAL_LSE; i++)
-        if (t->bytes[i] && !download(t, i, t->image[i]))
-            return false;
+    EACH_OUTPUT(t, i)
+    if (!download(t, i, t->image[i]))
+        return false;
     return true;
 }
 
@@ -283,26 +328,26 @@ bool trial_run_row(trial *t, int64_t i)
 
 bool trial_run_without(trial *t, trial_block output)
 {
-    const int other = output == TRIAL_O ? TRIAL_LSE : TRIAL_O;
-    attn_tensor *left_out = output == TRIAL_O ? &t->args.o : &t->args.lse;
+    attn_tensor *left_out = trial_arg(&t->args, output);
     const attn_tensor kept = *left_out;
     char when[48];
     bool ok;
 
     snprintf(when, sizeof when, "when %s is left out", trial_name(output));
-    *left_out = (attn_tensor){ 0 };
-    ok = trial_poison(t) && execute(t) && same_bits(t, other, when);
+    *left_out = (attn_tensor){ .type = ATTN_TYPE_NONE };
+    ok = trial_poison(t) && execute(t);
+    EACH_OUTPUT(t, i)
+    ok = ok && (i == (int)output || same_bits(t, i, when));
     *left_out = kept;
     return ok;
 }
 
 bool trial_untouched(trial *t)
 {
-    for (int i = TRIAL_O; i <= TRIAL_LSE; i++) {
+    EACH_OUTPUT(t, i)
+    {
         size_t where = 0;
 
-        if (!t->bytes[i])
-            continue;
         if (!download(t, i, t->image[i]))
             return false;
         if (!view_clean(t->image[i], t->bytes[i], &where))
@@ -323,4 +368,8 @@ void trial_free(trial *t)
     free(t->o);
     free(t->lse);
     t->o = t->lse = NULL;
+    for (gradient g = GRADIENT_Q; g < GRADIENTS; g++) {
+        free(t->grad[g]);
+        t->grad[g] = NULL;
+    }
 }

@@ -8,6 +8,7 @@
 
 #include <attn/attn.h>
 
+#include "gradients.h"
 #include "inputs.h"
 #include "views.h"
 
@@ -15,7 +16,9 @@
 typedef enum trial_block {
     TRIAL_Q, TRIAL_K, TRIAL_V, TRIAL_BIAS, TRIAL_MASK, TRIAL_ALIBI, TRIAL_SINKS,
     TRIAL_LENS_Q, TRIAL_LENS, TRIAL_OFFSETS, TRIAL_CU_Q, TRIAL_CU_K, TRIAL_TABLE,
-    TRIAL_O, TRIAL_LSE,                      /* outputs           */
+    TRIAL_GRAD_O, TRIAL_GRAD_LSE,
+    TRIAL_O, TRIAL_LSE,                      /* outputs; backward inputs        */
+    TRIAL_GRAD_Q, TRIAL_GRAD_K, TRIAL_GRAD_V, TRIAL_GRAD_BIAS, TRIAL_GRAD_SINKS,
     TRIAL_STATUS,                            /* an output, or'ed  */
     TRIAL_TENSORS,
     TRIAL_WORKSPACE = TRIAL_TENSORS,
@@ -38,7 +41,9 @@ typedef struct trial {
 
     float *o, *lse;                   /* results [B, Hq, Lq, Dv] and [B, Hq, Lq], 0
                                        * where there is no query; lse is NULL if the
-                                       * problem does not ask for it                 */
+                                       * problem does not ask for it. Backward both
+                                       * are NULL                                    */
+    float *grad[GRADIENTS];           /* as gradient_size() has them; NULL: not asked for */
     char what[512];                   /* what went wrong; "": nothing                */
     bool no_memory;                   /* ... and it was only that memory is out      */
 
@@ -66,7 +71,10 @@ bool trial_collect(trial *t);
  * poison; takes that row of each head into o and lse. The rest must stay poison. */
 bool trial_run_row(trial *t, int64_t i);
 
-/* Runs once more with an output left out; the other must be the same bits. */
+/* Whether a block is an output that this problem has. */
+bool trial_is_output(const trial *t, int block);
+
+/* Runs once more with an output left out; the others must be the same bits. */
 bool trial_run_without(trial *t, trial_block output);
 
 /* Downloads the outputs: true if they hold nothing but the poison they began with. */

@@ -22,6 +22,13 @@ static const struct {
     [TRIAL_CU_Q] = { "cu_q", offsetof(attn_args, cu_q) },
     [TRIAL_CU_K] = { "cu_k", offsetof(attn_args, cu_k) },
     [TRIAL_TABLE] = { "block_table", offsetof(attn_args, block_table) },
+    [TRIAL_GRAD_O] = { "grad_o", offsetof(attn_args, grad_o) },
+    [TRIAL_GRAD_LSE] = { "grad_lse", offsetof(attn_args, grad_lse) },
+    [TRIAL_GRAD_Q] = { "grad_q", offsetof(attn_args, grad_q) },
+    [TRIAL_GRAD_K] = { "grad_k", offsetof(attn_args, grad_k) },
+    [TRIAL_GRAD_V] = { "grad_v", offsetof(attn_args, grad_v) },
+    [TRIAL_GRAD_BIAS] = { "grad_bias", offsetof(attn_args, grad_bias) },
+    [TRIAL_GRAD_SINKS] = { "grad_sinks", offsetof(attn_args, grad_sinks) },
     [TRIAL_O] = { "o", offsetof(attn_args, o) },
     [TRIAL_LSE] = { "lse", offsetof(attn_args, lse) },
     [TRIAL_STATUS] = { "status", offsetof(attn_args, status) },
@@ -47,6 +54,10 @@ int64_t trial_class_bytes(const attn_softmax_desc *d, trial_block tensor)
     case TRIAL_K: layout = use ? d->layout_k : layout; break;
     case TRIAL_V: layout = use ? d->layout_v : layout; break;
     case TRIAL_O: layout = use ? d->layout_o : layout; break;
+    case TRIAL_GRAD_O: layout = use ? d->layout_grad_o : layout; break;
+    case TRIAL_GRAD_Q: layout = use ? d->layout_grad_q : layout; break;
+    case TRIAL_GRAD_K: layout = use ? d->layout_grad_k : layout; break;
+    case TRIAL_GRAD_V: layout = use ? d->layout_grad_v : layout; break;
     default: return 0;
     }
     switch (layout) {
@@ -82,6 +93,7 @@ static void shapes(const trial *t, shape s[TRIAL_TENSORS])
     const int64_t bq = in->cu_q ? 1 : b, lq = in->cu_q ? in->tokens_q : d->len_q;
     const int64_t bk = in->table ? in->pages : in->cu_k ? 1 : b;
     const int64_t lk = in->table ? d->page_size : in->cu_k ? in->tokens_k : d->len_kv;
+    const bool backward = d->use & ATTN_USE_GRAD;
     const shape all[TRIAL_TENSORS] = {
         [TRIAL_Q] = shape_4(d->type, true, bq, hq, lq, dim),
         [TRIAL_K] = shape_4(d->type, true, bk, hkv, lk, dim),
@@ -96,8 +108,17 @@ static void shapes(const trial *t, shape s[TRIAL_TENSORS])
         [TRIAL_CU_Q] = shape_4(ATTN_I32, in->cu_q, b + 1, 1, 1, 1),
         [TRIAL_CU_K] = shape_4(ATTN_I32, in->cu_k, b + 1, 1, 1, 1),
         [TRIAL_TABLE] = shape_4(ATTN_I32, in->table, b, in->blocks, 1, 1),
-        [TRIAL_O] = shape_4(d->type, true, bq, hq, lq, dv),
-        [TRIAL_LSE] = shape_4(ATTN_F32, d->use & ATTN_USE_LSE, bq, hq, lq, 1),
+        [TRIAL_O] = shape_4(d->type, !backward || in->o, bq, hq, lq, dv),
+        [TRIAL_LSE] = shape_4(ATTN_F32, backward || d->use & ATTN_USE_LSE, bq, hq, lq, 1),
+        [TRIAL_GRAD_O] = shape_4(d->type, in->grad_o, bq, hq, lq, dv),
+        [TRIAL_GRAD_LSE] = shape_4(ATTN_F32, in->grad_lse, bq, hq, lq, 1),
+        [TRIAL_GRAD_Q] = shape_4(d->type, gradient_wanted(d, GRADIENT_Q), bq, hq, lq, dim),
+        [TRIAL_GRAD_K] = shape_4(d->type, gradient_wanted(d, GRADIENT_K), bk, hkv, lk, dim),
+        [TRIAL_GRAD_V] = shape_4(d->type, gradient_wanted(d, GRADIENT_V), bk, hkv, lk, dv),
+        [TRIAL_GRAD_BIAS] =
+            shape_of(ATTN_F32, gradient_wanted(d, GRADIENT_BIAS), in->bias_size),
+        [TRIAL_GRAD_SINKS] =
+            shape_4(ATTN_F32, gradient_wanted(d, GRADIENT_SINKS), 1, hq, 1, 1),
         [TRIAL_STATUS] = shape_4(ATTN_I32, t->status, 1, 1, 1, 1),
     };
 
@@ -120,8 +141,9 @@ void trial_make_views(trial *t)
         t->view[i] = view_make(s[i].type, s[i].size, trial_class_bytes(d, (trial_block)i),
                                t->kind[i]);
         for (int k = 0; k < 4; k++)
-            if (t->expanded >> (4 * i + k) & 1 &&
-                (i == TRIAL_BIAS || i == TRIAL_MASK || (i == TRIAL_ALIBI && k == 0)))
+            if (t->expanded >> (4 * i + k) & 1 && /* a gradient has the sizes as told */
+                ((i == TRIAL_BIAS && !gradient_wanted(d, GRADIENT_BIAS)) ||
+                 i == TRIAL_MASK || (i == TRIAL_ALIBI && k == 0)))
                 wide[k] = full[k];
         view_broadcast(&t->view[i], wide);
         t->bytes[i] = t->view[i].tensor.data_bytes;
@@ -149,21 +171,36 @@ static void key_at(const inputs *in, const visible_batch *x, int64_t b, int64_t 
     }
 }
 
+/* A row of an input that has one for each query; NULL: the tensor is not there. */
+static void put_query(trial *t, trial_block block, const float *from, const int64_t at[3],
+                      int64_t n, int64_t dim, bool counts)
+{
+    if (!from)
+        return;
+    if (counts)
+        view_put_row(&t->view[block], t->image[block], at, from + n * dim);
+    else
+        view_put_wild(&t->view[block], t->image[block], at);
+}
+
 static void put_queries(trial *t, int64_t b)
 {
     const inputs *in = t->in;
     const attn_softmax_desc *d = &in->desc;
     const visible_batch x = visible_batch_of(in, b);
+    const int64_t dv = visible_dim_v(d);
     int64_t at[3];
 
     for (int64_t h = 0; h < d->heads_q; h++)
         for (int64_t i = 0; i < x.tokens_q; i++) {
+            const int64_t n = (b * d->heads_q + h) * d->len_q + i;
+
             query_at(in, &x, b, h, i, at);
-            if (i < x.queries)
-                view_put_row(&t->view[TRIAL_Q], t->image[TRIAL_Q], at,
-                             in->q + ((b * d->heads_q + h) * d->len_q + i) * d->dim_qk);
-            else
-                view_put_wild(&t->view[TRIAL_Q], t->image[TRIAL_Q], at);
+            put_query(t, TRIAL_Q, in->q, at, n, d->dim_qk, i < x.queries);
+            put_query(t, TRIAL_O, in->o, at, n, dv, i < x.queries);
+            put_query(t, TRIAL_LSE, in->lse, at, n, 1, i < x.queries);
+            put_query(t, TRIAL_GRAD_O, in->grad_o, at, n, dv, i < x.queries);
+            put_query(t, TRIAL_GRAD_LSE, in->grad_lse, at, n, 1, i < x.queries);
         }
 }
 
@@ -270,13 +307,52 @@ void trial_put_inputs(trial *t)
         put_bytes(t, TRIAL_STATUS, &preset, one);
 }
 
+/* Keys of a gradient, all of them; and of one that has no queries or keys, everything. */
+static void take_keys(const trial *t, trial_block output, void *image, int64_t dim,
+                      float *to)
+{
+    const inputs *in = t->in;
+    const attn_softmax_desc *d = &in->desc;
+    int64_t at[3];
+
+    for (int64_t b = 0; b < d->batch; b++) {
+        const visible_batch x = visible_batch_of(in, b);
+
+        for (int64_t h = 0; h < d->heads_kv; h++)
+            for (int64_t j = 0; j < x.keys; j++) {
+                key_at(in, &x, b, h, j, at);
+                view_take_row(&t->view[output], image, at,
+                              to + ((b * d->heads_kv + h) * d->len_kv + j) * dim);
+            }
+    }
+}
+
+static void take_all(const trial *t, trial_block output, void *image, float *to)
+{
+    const attn_tensor *x = &t->view[output].tensor;
+
+    for (int64_t n = 0; n < x->size[0] * x->size[1] * x->size[2]; n++) {
+        const int64_t at[3] = { n / x->size[2] / x->size[1], n / x->size[2] % x->size[1],
+                                n % x->size[2] };
+        view_take_row(&t->view[output], image, at, to + n * x->size[3]);
+    }
+}
+
 void trial_take(const trial *t, trial_block output, void *image, int64_t only, float *to)
 {
     const inputs *in = t->in;
     const attn_softmax_desc *d = &in->desc;
-    const int64_t dim = output == TRIAL_O ? visible_dim_v(d) : 1;
+    const int64_t dv = visible_dim_v(d);
+    const int64_t dim = output == TRIAL_O ? dv : output == TRIAL_GRAD_Q ? d->dim_qk : 1;
     int64_t at[3];
 
+    switch (output) {
+    case TRIAL_GRAD_K: take_keys(t, output, image, d->dim_qk, to); return;
+    case TRIAL_GRAD_V: take_keys(t, output, image, dv, to); return;
+    case TRIAL_GRAD_BIAS:
+    case TRIAL_GRAD_SINKS: take_all(t, output, image, to); return;
+    default: break;
+    }
     for (int64_t b = 0; b < d->batch; b++) {
         const visible_batch x = visible_batch_of(in, b);
 

@@ -9,6 +9,7 @@
 
 #include "cli.h"
 #include "compare.h"
+#include "gradients.h"
 #include "inputs.h"
 #include "oracle.h"
 #include "timing.h"
@@ -39,11 +40,17 @@ typedef struct session {
     int round;
     inputs in;
     oracle ref;
+    gradients grads; /* backward, instead of ref */
 } session;
 
 static attn_ctx *ctx_of(const session *s, const entry *e)
 {
     return s->v->report->device[e->device].ctx;
+}
+
+static bool is_backward(const session *s)
+{
+    return s->item->desc.use & ATTN_USE_GRAD;
 }
 
 static void fail(entry *e, const char *where, const char *what)
@@ -187,6 +194,13 @@ static void describe(const session *s, const trial *t, char *text, size_t cap)
                                   view_kind_name(t->kind[i]));
 }
 
+/* Whether `rows` rows of n numbers are those of the whole from `first` on; not there: yes. */
+static bool same_rows(const float *alone, const float *whole, size_t first, size_t rows,
+                      size_t n)
+{
+    return !alone || !memcmp(alone, whole + first * n, rows * n * sizeof *alone);
+}
+
 /* The last batch and key/value head as a problem of its own, through the same
  * variant: rows alone give the same bits as in company. */
 static bool check_alone(const session *s, const entry *e, const trial *whole, char *what,
@@ -196,6 +210,8 @@ static bool check_alone(const session *s, const entry *e, const trial *whole, ch
     const int64_t group = d->heads_kv ? d->heads_q / d->heads_kv : 0;
     const size_t rows = (size_t)(group * d->len_q), dv = (size_t)visible_dim_v(d);
     const size_t first = (size_t)(d->batch * d->heads_q * d->len_q) - rows;
+    const size_t keys = (size_t)d->len_kv, dim = (size_t)d->dim_qk;
+    const size_t first_key = (size_t)(d->batch * d->heads_kv * d->len_kv) - keys;
     inputs cut;
     trial t = { .ctx = whole->ctx, .in = &cut, .repeat = 1, .finite_v = whole->finite_v };
     attn_plan *alone = NULL;
@@ -216,8 +232,11 @@ static bool check_alone(const session *s, const entry *e, const trial *whole, ch
         snprintf(what, cap, "the last head alone: %s", t.what);
         goto done;
     }
-    ok = !memcmp(t.o, whole->o + first * dv, rows * dv * sizeof *t.o) &&
-         (!t.lse || !memcmp(t.lse, whole->lse + first, rows * sizeof *t.lse));
+    ok = same_rows(t.o, whole->o, first, rows, dv) &&
+         same_rows(t.lse, whole->lse, first, rows, 1) &&
+         same_rows(t.grad[GRADIENT_Q], whole->grad[GRADIENT_Q], first, rows, dim) &&
+         same_rows(t.grad[GRADIENT_K], whole->grad[GRADIENT_K], first_key, keys, dim) &&
+         same_rows(t.grad[GRADIENT_V], whole->grad[GRADIENT_V], first_key, keys, dv);
     if (!ok)
         snprintf(what, cap, "the last head alone gives other bits than in company");
 
@@ -228,10 +247,17 @@ done:
     return ok;
 }
 
+/* Each of several outputs once. */
 static bool check_left_out(trial *t)
 {
-    return !t->bytes[TRIAL_LSE] || !t->bytes[TRIAL_O] ||
-           (trial_run_without(t, TRIAL_O) && trial_run_without(t, TRIAL_LSE));
+    int n = 0;
+
+    for (int i = 0; i < TRIAL_TENSORS; i++)
+        n += trial_is_output(t, i);
+    for (int i = 0; i < TRIAL_TENSORS && n > 1; i++)
+        if (trial_is_output(t, i) && !trial_run_without(t, (trial_block)i))
+            return false;
+    return true;
 }
 
 /* How far the devices' own choices are apart; keeps this one's answer. */
@@ -275,7 +301,10 @@ static void run(session *s, entry *e, trial *t)
         fail(e, where, t->what);
         return;
     }
-    compare(&s->in, &s->ref, t->o, t->lse, e->info.traits & ATTN_TRAIT_ROUNDED, &c);
+    if (is_backward(s))
+        gradients_compare(&s->in, &s->grads, t->grad, &c);
+    else
+        compare(&s->in, &s->ref, t->o, t->lse, e->info.traits & ATTN_TRAIT_ROUNDED, &c);
     e->record.norm = fmax(e->record.norm, c.norm);
     e->record.share = fmax(e->record.share, c.share);
     if (c.share > 1)
@@ -285,7 +314,7 @@ static void run(session *s, entry *e, trial *t)
         fail(e, where, what);
     else if (s->round == 1 && !check_left_out(t))
         fail(e, where, t->what);
-    if (s->round == 0 && e->chosen && e->plan)
+    if (s->round == 0 && e->chosen && e->plan && !is_backward(s))
         compare_devices(s, e, t);
 }
 
@@ -353,8 +382,11 @@ static void run_entries(session *s, input_kind kind, input_how how, bool those_s
     if (!any)
         return;
     s->ref = (oracle){ 0 };
+    s->grads = (gradients){ .score = NULL };
     if (!inputs_make(&s->in, &s->item->desc, how, s->seed + (uint64_t)s->round))
         trouble = "no memory for the inputs";
+    else if (is_backward(s))
+        trouble = gradients_evaluate(&s->in, &s->grads) ? NULL : "no memory for the oracle";
     else if ((st = oracle_run(s->v->oracle, &s->in, &s->ref)) != ATTN_OK)
         trouble = s->ref.what;
     for (size_t i = 0; i < s->n; i++) {
@@ -373,6 +405,7 @@ static void run_entries(session *s, input_kind kind, input_how how, bool those_s
     }
     inputs_free(&s->in);
     oracle_free(&s->ref);
+    gradients_free(&s->grads);
 }
 
 static void run_round(session *s)

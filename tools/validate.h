@@ -18,7 +18,7 @@ typedef struct validation {
 /* Round r of a problem, r = 0, 1, ...: inputs of another kind each time, and
  *
  *   0   plain layouts; and the last head alone must give the same bits
- *   1   other layouts; and each output left out must leave the other as it was
+ *   1   other layouts; and each output left out must leave the others as they were
  *   2   K and V with one head for all (stride 0), other layouts
  *   3   other layouts, through a plan made for longer sequences; no boundary or page
  *       that must be clamped, since a plan for longer ones would clamp it elsewhere

@@ -27,7 +27,7 @@ CASES = ROOT / "tests" / "cases"
 # name, title, how tests/on.py selects it, options: all problems where a kernel compiles and
 # runs fast, fewer where it does not
 TINY, SMALL, MEDIUM = (["--cases", str(CASES / f"{name}.txt")]
-                       for name in ("tiny", "small", "medium"))
+                       for name in ("tiny", "small", "medium", "gradients"))
 ONCE = ["--rounds", "1"]
 OPENCL = ["--device", "opencl:0"]
 

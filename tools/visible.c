@@ -166,6 +166,8 @@ double visible_pairs(const attn_softmax_desc *d)
 
 double visible_flop(const attn_softmax_desc *d)
 {
+    const double dim = (double)d->dim_qk, dv = (double)visible_dim_v(d);
+
     return 2.0 * visible_pairs(d) * (double)d->heads_q *
-           (double)(d->dim_qk + visible_dim_v(d));
+           (d->use & ATTN_USE_GRAD ? 3 * dim + 2 * dv : dim + dv);
 }
