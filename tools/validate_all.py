@@ -26,8 +26,8 @@ CASES = ROOT / "tests" / "cases"
 
 # name, title, how tests/on.py selects it, options: all problems where a kernel compiles and
 # runs fast, fewer where it does not
-TINY, SMALL, MEDIUM = (["--cases", str(CASES / f"{name}.txt")]
-                       for name in ("tiny", "small", "medium", "gradients"))
+TINY, SMALL, MEDIUM, GRADIENTS = (["--cases", str(CASES / f"{name}.txt")]
+                                  for name in ("tiny", "small", "medium", "gradients"))
 ONCE = ["--rounds", "1"]
 OPENCL = ["--device", "opencl:0"]
 
@@ -37,7 +37,7 @@ def named(*methods):
 
 
 RUNS = [
-    ("host", "The host's kernels", "none", ["--device", "host", *SMALL, *MEDIUM]),
+    ("host", "The host's kernels", "none", ["--device", "host", *SMALL, *MEDIUM, *GRADIENTS]),
     ("pocl", "PoCL, the variants for processors", "pocl",
      [*OPENCL, *ONCE, *named("tile_cpu", "split"), *SMALL, *MEDIUM]),
     ("pocl-others", "PoCL, the other variants", "pocl",
