@@ -146,7 +146,7 @@ static void compare_one(const backward *x, int of, const float *want)
                 fail_msg("%s: %s[%lld] was written", x->t.name, names[of], (long long)i);
         } else {
             near(&x->t, names[of], i, x->grad[of][i], want[i],
-                 want[i] == 0 ? 1e-6 * largest : 4 * norm * largest);
+                 want[i] == 0 ? 1e-6 * fmax(largest, 1) : 4 * norm * largest);
         }
 }
 

@@ -69,11 +69,54 @@ static void devices_without_gradients_say_so(void **state)
     }
 }
 
+/* On the host: by tiles, of which the rows follow from the head sizes alone, in memory that
+ * grows with the length; and what is too wide for tiles by plain loops. */
+static void the_host_takes_tiles(void **state)
+{
+    const attn_target t = target_of("host");
+    attn_problem p, other;
+    attn_choice c, alone, longer;
+
+    (void)state;
+    check_ok(attn_problem_parse(&p, PROBLEM));
+    check_ok(attn_choose(&p, &t, NULL, &c));
+    assert_string_equal(c.variant->name, "softmax_bwd_tile");
+    other = p;
+    other.b = 64;
+    other.hq = other.hkv = 16;
+    check_ok(attn_choose(&other, &t, NULL, &alone));
+    assert_int_equal(alone.step[0].tile_k, c.step[0].tile_k);
+    other = p;
+    other.lq = other.lk = 1 << 20;
+    check_ok(attn_choose(&other, &t, NULL, &longer));
+    assert_true(longer.workspace_bytes < c.workspace_bytes +
+                                             16 * longer.step[0].scratch_bytes +
+                                             4 * p.b * p.hq * other.lq);
+
+    other = p;
+    other.d = 5000;
+    check_ok(attn_choose(&other, &t, NULL, &c));
+    assert_string_equal(c.variant->name, "softmax_bwd_reference");
+    other = p;
+    other.features |= ATTN_FEAT_PAGES;
+    other.page_size = 16;
+    check_error(attn_choose(&other, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
+                "softmax_bwd_tile: does not take \"pages\"");
+    other.features = p.features;
+    check_error(attn_choose(&other, &t,
+                            &(attn_options){ .size = sizeof(attn_options),
+                                             .variant = "softmax_fwd_tile" },
+                            &c),
+                ATTN_ERR_INVALID,
+                "want one of host's: softmax_bwd_tile, softmax_bwd_reference");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(passes_are_apart),
         cmocka_unit_test(devices_without_gradients_say_so),
+        cmocka_unit_test(the_host_takes_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

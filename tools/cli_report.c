@@ -91,10 +91,19 @@ static attn_variant_info *list_variants(attn_ctx *ctx, const attn_softmax_desc *
     return list;
 }
 
+/* A back end has variants for each pass, or for the forward alone. */
+static int no_gradients(void)
+{
+    return cli_fail(CLI_NOTHING,
+                    "no variant of this device computes gradients yet; --device host does");
+}
+
 static int unknown_variant(const attn_variant_info *list, size_t n, const char *name)
 {
     char names[1024] = "";
 
+    if (!n)
+        return no_gradients();
     for (size_t i = 0; i < n; i++) {
         const size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", list[i].name);
@@ -107,6 +116,8 @@ static int refused(const attn_variant_info *list, size_t n, const char *name)
 {
     char reasons[2048] = "";
 
+    if (!n)
+        return no_gradients();
     for (size_t i = 0; i < n; i++) {
         const size_t used = strlen(reasons);
         if (!name || !strcmp(name, list[i].name))

@@ -158,11 +158,12 @@ void subject_rates(const subject *s)
     const double rows = (double)d->batch * (double)d->heads_q * (double)d->len_q;
     const double keys = (double)d->batch * (double)d->heads_kv * (double)d->len_kv;
     const double element = (double)attn_type_bytes(d->type);
-    const double lse = d->use & ATTN_USE_LSE ? 4 * rows : 0;
+    const bool backward = d->use & ATTN_USE_GRAD; /* dO, dQ, dK and dV besides */
+    const double lse = d->use & (ATTN_USE_LSE | ATTN_USE_GRAD) ? 4 * rows : 0;
     measurement *m = s->m;
 
     m->gflop_s = visible_flop(d) / m->ms / 1e6;
-    m->gb_s = (element * dims * (rows + keys) + lse) / m->ms / 1e6;
+    m->gb_s = ((backward ? 2 : 1) * element * dims * (rows + keys) + lse) / m->ms / 1e6;
     if (d->len_q <= FEW_QUERIES)
         m->kv_gb_s = element * dims * keys / m->ms / 1e6;
     m->product_ratio = m->gflop_s / m->product_gflop_s; /* NAN without one */

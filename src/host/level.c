@@ -37,10 +37,10 @@ static bool runs_avx512(void)
 }
 #endif
 
-#define LEVEL(name, lanes, nv)                                           \
-    {                                                                    \
-#name, lanes, (nv) * (lanes), attn_host_softmax_fwd_tile_##name, \
-            attn_host_softmax_fwd_split_##name                           \
+#define LEVEL(name, lanes, nv)                                                    \
+    {                                                                             \
+#name, lanes, (nv) * (lanes), attn_host_softmax_fwd_tile_##name,          \
+            attn_host_softmax_fwd_split_##name, attn_host_softmax_bwd_tile_##name \
     }
 
 /* Worst first, as the header says; lanes and vectors as in meson.build. */

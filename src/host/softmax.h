@@ -50,7 +50,7 @@ typedef struct attn_host_level {
     const char *name;        /* "sse2", "avx2", "avx512", "neon", "generic"   */
     int lanes;               /* f32 lanes of a vector                         */
     int panel;               /* queries of one register panel                 */
-    attn_host_softmax_fn *softmax_fwd_tile, *softmax_fwd_split;
+    attn_host_softmax_fn *softmax_fwd_tile, *softmax_fwd_split, *softmax_bwd_tile;
 } attn_host_level;
 
 /* The best level that this processor runs (limited by name; NULL: no limit).

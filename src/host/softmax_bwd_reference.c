@@ -111,10 +111,10 @@ static double score(const head *x, int64_t i, int64_t j, double *slope_of_cap)
           dot(&s->t.q, attn_host_query_at(s, &s->t.q, &x->x, x->b, x->h, i), &s->t.k,
               attn_host_key_at(s, &s->t.k, &x->x, x->b, x->kvh, j), s->dim_qk);
     if (s->softcap > 0) {
-        const double t = tanh(sum / (double)s->softcap);
+        const double at = sum / (double)s->softcap, c = 1 / cosh(at);
 
-        sum = (double)s->softcap * t;
-        *slope_of_cap = 1 - t * t;
+        sum = (double)s->softcap * tanh(at);
+        *slope_of_cap = c * c; /* 1 - tanh^2, exact where that is almost 0 */
     }
     return sum + added;
 }

@@ -11,7 +11,7 @@ struct attn_kernel {
     attn_host_softmax_fn *fn;
 };
 
-enum { ATTN_HOST_KERNELS = 4 };
+enum { ATTN_HOST_KERNELS = 5 };
 
 struct attn_device {
     struct attn_kernel kernel[ATTN_HOST_KERNELS];

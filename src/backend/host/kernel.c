@@ -13,6 +13,7 @@ void attn_host_kernels(attn_device *dev, const attn_host_level *level)
         (struct attn_kernel){ "softmax_fwd_reference", attn_host_softmax_fwd_reference };
     dev->kernel[3] =
         (struct attn_kernel){ "softmax_bwd_reference", attn_host_softmax_bwd_reference };
+    dev->kernel[4] = (struct attn_kernel){ "softmax_bwd_tile", level->softmax_bwd_tile };
 }
 
 attn_status attn_host_kernel(attn_device *dev, const attn_step *step,

@@ -8,6 +8,7 @@
 extern const attn_variant attn_host_softmax_fwd_split_variant;
 extern const attn_variant attn_host_softmax_fwd_tile_variant;
 extern const attn_variant attn_host_softmax_fwd_reference_variant;
+extern const attn_variant attn_host_softmax_bwd_tile_variant;
 extern const attn_variant attn_host_softmax_bwd_reference_variant;
 
 /* Best first, ends with NULL. */
