@@ -20,6 +20,7 @@ from tool_bench import Bench
 from tool_broken import Broken
 from tool_case import TOOLS, Case, devices, tools_json
 from tool_features import Features, Packed
+from tool_gradients import Gradients
 from tool_refusals import Common, Refusals
 
 

@@ -27,7 +27,9 @@ enum {
     KEY_REPEAT,
     KEY_ALLOW,
     KEY_EXPLAIN,
-    KEY_FILES /* and on: the files of features, in the order of run_files */
+    KEY_FILES, /* and on: the files of features, in the order of run_files */
+    KEY_GIVEN = KEY_FILES + RUN_FILES, /* and of gradients */
+    KEY_GRADS = KEY_GIVEN + RUN_GIVEN
 };
 
 static const cli_option options[] = {
@@ -56,6 +58,14 @@ static const cli_option options[] = {
     OPTION("cu-k", KEY_FILES + RUN_CU_K, "CU.npy", "where packed keys begin [B + 1]"),
     OPTION("block-table", KEY_FILES + RUN_BLOCK_TABLE, "T.npy",
            "pages of each batch [B, N]"),
+    OPTION("grad-out", KEY_GIVEN + RUN_GRAD_OUT, "DO.npy",
+           "the gradient of the result, of its shape"),
+    OPTION("grad-lse", KEY_GIVEN + RUN_GRAD_LSE, "DLSE.npy", "that of the LSE"),
+    OPTION("grad-q", KEY_GRADS + RUN_GRAD_Q, "DQ.npy", "write the gradient of Q"),
+    OPTION("grad-k", KEY_GRADS + RUN_GRAD_K, "DK.npy", "... of K"),
+    OPTION("grad-v", KEY_GRADS + RUN_GRAD_V, "DV.npy", "... of V"),
+    OPTION("grad-bias", KEY_GRADS + RUN_GRAD_BIAS, "DB.npy", "... of the bias, <f4"),
+    OPTION("grad-sinks", KEY_GRADS + RUN_GRAD_SINKS, "DS.npy", "... of the sinks, <f4"),
     OPTION("page-size", KEY_PAGE_SIZE, "N", "keys of a page; K, V are [pages, Hkv, N, D]"),
     OPTION("splits", KEY_SPLITS, "N", "pieces of the keys, in variants that split them"),
     OPTION("type", KEY_TYPE, "TYPE", "compute in f32, f16 or bf16; default: as Q.npy"),
@@ -63,7 +73,7 @@ static const cli_option options[] = {
     OPTION("variant", KEY_VARIANT, "NAME", "use this variant, or fail"),
     OPTION("repeat", KEY_REPEAT, "N", "run N times, print the median, compare all bits"),
     OPTION("allow", KEY_ALLOW, "WHAT", "what the result may give up for speed: tf32"),
-    OPTION("explain", KEY_EXPLAIN, NULL, "print the plan; run only with --out or --lse"),
+    OPTION("explain", KEY_EXPLAIN, NULL, "print the plan; run only with an output"),
 #undef OPTION
 #define ABSENT(name_, value_, feature)                    \
     {                                                     \
@@ -72,13 +82,6 @@ static const cli_option options[] = {
     ABSENT("dropout", "P", "dropout"),
     ABSENT("seed", "S", "dropout"),
     ABSENT("dropout-offset", "N", "dropout"),
-    ABSENT("grad-out", "DO.npy", "gradients"),
-    ABSENT("grad-lse", "DLSE.npy", "gradients"),
-    ABSENT("grad-q", "DQ.npy", "gradients"),
-    ABSENT("grad-k", "DK.npy", "gradients"),
-    ABSENT("grad-v", "DV.npy", "gradients"),
-    ABSENT("grad-bias", "DB.npy", "gradients"),
-    ABSENT("grad-sinks", "DS.npy", "gradients"),
 #undef ABSENT
     { .name = NULL },
 };
@@ -165,7 +168,9 @@ static int take(void *to, int key, const char *value)
     int i = 0, status = CLI_GO;
 
     if (key >= KEY_FILES) {
-        r->file[key - KEY_FILES] = value;
+        *(key >= KEY_GRADS   ? &r->grad[key - KEY_GRADS]
+          : key >= KEY_GIVEN ? &r->given[key - KEY_GIVEN]
+                             : &r->file[key - KEY_FILES]) = value;
         return CLI_GO;
     }
     switch (key) {
@@ -206,10 +211,12 @@ static int take(void *to, int key, const char *value)
 static const cli_tool tool = {
     .name = "attn-run",
     .usage = "softmax --q Q.npy --k K.npy --v V.npy --out O.npy [OPTION]...\n"
+             "softmax --q Q.npy --k K.npy --v V.npy --grad-out DO.npy --grad-q DQ.npy ...\n"
              "softmax --q Q.npy --k K.npy --v V.npy --explain [OPTION]...",
     .about = "Computes attention on NumPy arrays: O = softmax(scale Q K^T) V. Arrays of\n"
              "three or two dimensions get leading ones. Other float types than the one to\n"
-             "compute in are rounded to it; bf16 is written as <f4.",
+             "compute in are rounded to it; bf16 is written as <f4. With --grad-out (or\n"
+             "--grad-lse) gradients too.",
     .options = options,
     .take = take,
 };
@@ -226,6 +233,12 @@ static int check_pages(const run_request *r)
     return CLI_GO;
 }
 
+/* Whether there is anything to write. */
+static bool wants_run(const run_request *r)
+{
+    return r->out || r->lse || run_backward(r);
+}
+
 /* What options ask of each other. */
 static int check_request(const run_request *r)
 {
@@ -237,6 +250,7 @@ static int check_request(const run_request *r)
         { "--v", r->v },
     };
     const int bottom_right = ATTN_ALIGN_BOTTOM_RIGHT;
+    int status;
 
     if (!r->operation)
         return cli_fail(CLI_BAD, "no operation; want attn-run softmax ...");
@@ -244,9 +258,10 @@ static int check_request(const run_request *r)
         if (!needed[i].value)
             return cli_fail(CLI_BAD, "%s is missing; give it a .npy file",
                             needed[i].option);
-    if (!r->out && !r->lse && !r->explain)
-        return cli_fail(CLI_BAD, "--out is missing; give --out, --lse or --explain");
-    if (!r->out && !r->lse && r->repeat)
+    if (!wants_run(r) && !r->explain && !(r->given[RUN_GRAD_OUT] || r->given[RUN_GRAD_LSE]))
+        return cli_fail(CLI_BAD,
+                        "--out is missing; give --out, --lse, a gradient or --explain");
+    if (!wants_run(r) && r->repeat)
         return cli_fail(CLI_BAD, "--repeat wants a run: give --out or --lse");
     if (r->causal >= 0 && r->align >= 0 && r->causal != r->align)
         return cli_fail(CLI_BAD, "--causal and --align differ; there is one alignment");
@@ -254,7 +269,8 @@ static int check_request(const run_request *r)
         (r->causal == bottom_right || r->align == bottom_right))
         return cli_fail(CLI_BAD, "--offset counts from top-left; give it without "
                                  "bottom-right");
-    return check_pages(r);
+    status = check_pages(r);
+    return status == CLI_GO ? run_check_gradients(r) : status;
 }
 
 static void print_times(const attn_device_info *device, const run_times *t)
@@ -297,15 +313,34 @@ static void files_json(cJSON *document, const run_request *r, bool written)
     for (int i = 0; i < RUN_FILES; i++)
         if (r->file[i])
             cli_json_text(files, run_files[i].name, r->file[i]);
+    for (int i = 0; i < RUN_GIVEN; i++)
+        if (r->given[i])
+            cli_json_text(files, run_given[i].name, r->given[i]);
+    for (int i = 0; i < RUN_GRADS; i++)
+        if (r->grad[i] && written)
+            cli_json_text(files, run_grads[i].name, r->grad[i]);
+}
+
+/* O and the LSE, which a backward problem begins with. */
+static int run_forward(const run_request *r, attn_ctx *ctx, run_arrays *a)
+{
+    const attn_options opts = run_options(r, false);
+    attn_status st;
+
+    cli_progress("running");
+    st = attn_softmax_forward_host_args(ctx, &a->desc, &opts, &a->args);
+    return st == ATTN_OK ? CLI_GO : cli_fail_attn(st, NULL);
 }
 
 /* The device path: planned once, timed, compared. */
 static int run_timed(const run_request *r, attn_ctx *ctx, const attn_device_info *device,
                      run_arrays *a, cJSON *document)
 {
-    run_times times;
-    int status = run_repeat(ctx, r, a, r->repeat ? r->repeat : 1, &times);
+    run_times times = { .plan = NULL };
+    int status = run_backward(r) ? run_forward(r, ctx, a) : CLI_GO;
 
+    if (status == CLI_GO)
+        status = run_repeat(ctx, r, a, r->repeat ? r->repeat : 1, &times);
     if (status == CLI_GO && !times.differs[0])
         status = run_save(r, a);
     cli_progress_end();
@@ -321,26 +356,23 @@ static int run_timed(const run_request *r, attn_ctx *ctx, const attn_device_info
     return status;
 }
 
-static attn_options options_of(const run_request *r)
-{
-    return (attn_options){ .size = sizeof(attn_options),
-                           .variant = r->variant,
-                           .splits = r->splits };
-}
-
 static int run_plain(const run_request *r, attn_ctx *ctx, run_arrays *a)
 {
-    const attn_options opts = options_of(r);
-    attn_status st;
+    const attn_options opts = run_options(r, true);
+    attn_status st = ATTN_OK;
+    const int status = run_forward(r, ctx, a);
 
-    cli_progress("running");
-    st = attn_softmax_forward_host_args(ctx, &a->desc, &opts, &a->args);
+    if (status != CLI_GO)
+        return status;
+    if (run_backward(r))
+        st = attn_softmax_backward_host_args(ctx, &a->back, &opts, &a->back_args);
     return st == ATTN_OK ? run_save(r, a) : cli_fail_attn(st, NULL);
 }
 
 static int run_on(const run_request *r, attn_ctx *ctx, run_arrays *a, cJSON *document)
 {
-    const attn_options opts = options_of(r);
+    const bool backward = run_backward(r);
+    const attn_options opts = run_options(r, backward);
     attn_device_info device;
     attn_status st;
     int status;
@@ -352,9 +384,10 @@ static int run_on(const run_request *r, attn_ctx *ctx, run_arrays *a, cJSON *doc
         cli_json_text(document, "device", device.selector);
         cli_json_text(document, "device_name", device.name);
     }
-    if (r->explain && (status = cli_explain(ctx, &a->desc, &opts, document)) != CLI_GO)
+    if (r->explain && (status = cli_explain(ctx, backward ? &a->back : &a->desc, &opts,
+                                            document)) != CLI_GO)
         return status;
-    if (!r->out && !r->lse)
+    if (!wants_run(r))
         return CLI_GO;
     return r->repeat || document ? run_timed(r, ctx, &device, a, document)
                                  : run_plain(r, ctx, a);

@@ -21,12 +21,26 @@ typedef struct run_file {
 
 extern const run_file run_files[RUN_FILES];
 
+/* Gradients: those that are given, and those to write. */
+enum { RUN_GRAD_OUT, RUN_GRAD_LSE, RUN_GIVEN };
+enum { RUN_GRAD_Q, RUN_GRAD_K, RUN_GRAD_V, RUN_GRAD_BIAS, RUN_GRAD_SINKS, RUN_GRADS };
+
+typedef struct run_grad {
+    const char *option;       /* "--grad-q"                                 */
+    const char *name;         /* "grad_q", in JSON                          */
+    size_t tensor;            /* its place in attn_args                     */
+    uint32_t bit;             /* ATTN_GRAD_                                 */
+} run_grad;
+
+extern const run_grad run_given[RUN_GIVEN], run_grads[RUN_GRADS];
+
 /* The command line. Files are NULL where they were not given. */
 typedef struct run_request {
     cli_common common;
     const char *operation;
     const char *q, *k, *v, *out, *lse;
     const char *file[RUN_FILES];
+    const char *given[RUN_GIVEN], *grad[RUN_GRADS];
     const char *variant;
     attn_type type;           /* ATTN_TYPE_NONE: that of the file of q      */
     bool blhd;                /* files are [B, L, H, D]                     */
@@ -50,9 +64,14 @@ enum { RUN_Q, RUN_K, RUN_V, RUN_INPUTS };
 typedef struct run_arrays {
     run_input in[RUN_INPUTS];
     npy_array extra[RUN_FILES];
-    npy_array out, lse;       /* shapes as the files will have them         */
+    npy_array out, lse;       /* shapes as the files will have them; a backward
+                               * problem has both, wanted or not            */
+    run_input given[RUN_GIVEN];
+    npy_array grad[RUN_GRADS];
     attn_softmax_desc desc;   /* the whole problem, layouts included        */
     attn_args args;           /* views of the arrays in host memory         */
+    attn_softmax_desc back;   /* the backward problem, if gradients are asked for */
+    attn_args back_args;
 } run_arrays;
 
 /* Loads, checks and rounds the inputs, makes room for the outputs. The message
@@ -63,7 +82,7 @@ int run_load(const run_request *request, run_arrays *arrays);
 /* Whether the outputs can be written where they are wanted. */
 int run_check_outputs(const run_request *request);
 
-/* Writes the outputs: both, or none. */
+/* Writes the outputs: all, or none. */
 int run_save(const run_request *request, run_arrays *arrays);
 
 void run_free(run_arrays *arrays);
@@ -84,6 +103,17 @@ int run_sizes(const run_request *request, run_arrays *arrays);
 int run_check_extras(const run_request *request, run_arrays *arrays);
 void run_view_extras(const run_request *request, run_arrays *arrays);
 
+/* Whether gradients are asked for; what their options ask of each other (run_gradients.c);
+ * a step of run_load(), when O and LSE have their shapes; how to plan a pass: a variant is
+ * one of the pass in its name, the other pass takes the planner's. */
+bool run_backward(const run_request *request);
+int run_check_gradients(const run_request *request);
+int run_load_gradients(const run_request *request, run_arrays *arrays);
+attn_options run_options(const run_request *request, bool backward);
+
+/* Rounds what a file holds to a type. */
+int run_round(run_input *in, attn_type type);
+
 /* Repeated runs: times by the device's clock, and where bits differed. */
 typedef struct run_times {
     char *plan;               /* the plan's text                            */
@@ -94,7 +124,7 @@ typedef struct run_times {
 } run_times;
 
 /* Plans once, uploads once, runs `runs` times on the device and leaves the first
- * result in the arrays. CLI_GO also if runs differ; run_times_free() in any
+ * result in the arrays. Of a backward problem that is the backward; O and LSE are there. CLI_GO also if runs differ; run_times_free() in any
  * case. */
 int run_repeat(attn_ctx *ctx, const run_request *request, run_arrays *arrays, int64_t runs,
                run_times *times);

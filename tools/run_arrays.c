@@ -48,7 +48,7 @@ static bool is_stored_as(const npy_array *a, attn_type type)
            (a->type == NPY_F2 && type == ATTN_F16);
 }
 
-static int round_input(run_input *in, attn_type type)
+int run_round(run_input *in, attn_type type)
 {
     npy_array *from = &in->array, to;
     const size_t n = from->bytes / npy_type_bytes(from->type);
@@ -171,7 +171,7 @@ static void describe(const run_request *r, const run_arrays *a, attn_type type,
             d->use |= run_files[i].use;
     if (r->file[RUN_BIAS])
         d->type_bias = a->extra[RUN_BIAS].type == NPY_F2 ? ATTN_F16 : ATTN_F32;
-    if (r->lse)
+    if (r->lse || run_backward(r))
         d->use |= ATTN_USE_LSE;
 }
 
@@ -211,10 +211,10 @@ static int make_outputs(const run_request *r, run_arrays *a)
     /* of a [H, D] file, where L is 1, the one dimension left is H */
     const int64_t *lse_shape = rank == 2 && r->blhd ? q + 1 : q + 4 - rank;
 
-    if (r->out &&
+    if ((r->out || run_backward(r)) &&
         npy_alloc(&a->out, d->type == ATTN_F32 ? NPY_F4 : NPY_F2, rank, out + 4 - rank))
         return cli_fail(CLI_NOTHING, "--out: no memory for it");
-    if (r->lse && npy_alloc(&a->lse, NPY_F4, rank - 1, lse_shape))
+    if ((r->lse || run_backward(r)) && npy_alloc(&a->lse, NPY_F4, rank - 1, lse_shape))
         return cli_fail(CLI_NOTHING, "--lse: no memory for it");
     return CLI_GO;
 }
@@ -230,9 +230,9 @@ static void make_views(const run_request *r, run_arrays *a)
     args->q = view(r, &a->in[Q].array, d->type, q, d->dim_qk);
     args->k = view(r, &a->in[K].array, d->type, a->in[K].size, d->dim_qk);
     args->v = view(r, &a->in[V].array, d->type, a->in[V].size, d->dim_v);
-    if (r->out)
+    if (r->out || run_backward(r))
         args->o = o;
-    if (r->lse) {
+    if (r->lse || run_backward(r)) {
         args->lse = attn_tensor_bhld(a->lse.data, ATTN_F32, q[0], q[1], q[2], 1);
         args->lse.data_bytes = a->lse.bytes;
     }
@@ -241,7 +241,7 @@ static void make_views(const run_request *r, run_arrays *a)
     d->layout_q = layout_of(&args->q);
     d->layout_k = layout_of(&args->k);
     d->layout_v = layout_of(&args->v);
-    d->layout_o = r->out || !r->lse ? layout_of(&o) : ATTN_LAYOUT_16;
+    d->layout_o = r->out || !r->lse || run_backward(r) ? layout_of(&o) : ATTN_LAYOUT_16;
 }
 
 int run_load(const run_request *r, run_arrays *a)
@@ -267,12 +267,12 @@ int run_load(const run_request *r, run_arrays *a)
     if ((status = run_check_extras(r, a)) != CLI_GO)
         return status;
     for (int i = 0; i < RUN_INPUTS; i++)
-        if ((status = round_input(&a->in[i], type)) != CLI_GO)
+        if ((status = run_round(&a->in[i], type)) != CLI_GO)
             return status;
     if ((status = make_outputs(r, a)) != CLI_GO)
         return status;
     make_views(r, a);
-    return CLI_GO;
+    return run_load_gradients(r, a);
 }
 
 /* A file that is there must be writable, else the folder it will lie in. */
@@ -329,25 +329,47 @@ static bool same_file(const char *a, const char *b)
            in[0].st_ino == in[1].st_ino;
 }
 
+enum { OUTPUTS = 2 + RUN_GRADS };
+
+/* Every output with its option; files that are not asked for are NULL. */
+static void list_outputs(const run_request *r, run_arrays *a, const char *option[OUTPUTS],
+                         npy_output out[OUTPUTS])
+{
+    option[0] = "--out";
+    option[1] = "--lse";
+    out[0] = (npy_output){ r->out, a ? &a->out : NULL };
+    out[1] = (npy_output){ r->lse, a ? &a->lse : NULL };
+    for (int i = 0; i < RUN_GRADS; i++) {
+        option[2 + i] = run_grads[i].option;
+        out[2 + i] = (npy_output){ r->grad[i], a ? &a->grad[i] : NULL };
+    }
+}
+
 int run_check_outputs(const run_request *r)
 {
-    int status = r->out ? check_output("--out", r->out) : CLI_GO;
+    const char *option[OUTPUTS];
+    npy_output out[OUTPUTS];
+    int status = CLI_GO;
 
-    if (status == CLI_GO && r->lse)
-        status = check_output("--lse", r->lse);
-    if (status == CLI_GO && r->out && r->lse && same_file(r->out, r->lse))
-        return cli_fail(CLI_BAD, "--out %s and --lse %s are one file; want two", r->out,
-                        r->lse);
+    list_outputs(r, NULL, option, out);
+    for (int i = 0; i < OUTPUTS && status == CLI_GO; i++)
+        if (out[i].path)
+            status = check_output(option[i], out[i].path);
+    for (int i = 0; i < OUTPUTS; i++)
+        for (int k = i + 1; k < OUTPUTS && status == CLI_GO; k++)
+            if (out[i].path && out[k].path && same_file(out[i].path, out[k].path))
+                status = cli_fail(CLI_BAD, "%s %s and %s %s are one file; want two",
+                                  option[i], out[i].path, option[k], out[k].path);
     return status;
 }
 
 /* NumPy has no bf16. */
-static int widen_bf16(npy_array *a)
+static int widen_bf16(const char *option, npy_array *a)
 {
     npy_array wide;
 
     if (npy_alloc(&wide, NPY_F4, a->rank, a->shape))
-        return cli_fail(CLI_NOTHING, "--out: no memory to write it as <f4");
+        return cli_fail(CLI_NOTHING, "%s: no memory to write it as <f4", option);
     for (size_t i = 0; i < a->bytes / sizeof(uint16_t); i++)
         ((float *)wide.data)[i] = npy_bf16_to_float(((const uint16_t *)a->data)[i]);
     npy_free(a);
@@ -357,16 +379,25 @@ static int widen_bf16(npy_array *a)
 
 int run_save(const run_request *r, run_arrays *a)
 {
-    const npy_output all[] = { { r->out, &a->out }, { r->lse, &a->lse } };
+    const char *option[OUTPUTS];
+    npy_output all[OUTPUTS];
     char err[512];
-    int status = CLI_GO;
+    int status = CLI_GO, n = 0;
 
-    if (r->out && a->desc.type == ATTN_BF16)
-        status = widen_bf16(&a->out);
-    if (status != CLI_GO)
-        return status;
-    cli_progress("writing %s", r->out ? r->out : r->lse);
-    if (npy_save_all(r->out ? all : all + 1, r->out && r->lse ? 2 : 1, err, sizeof err))
+    list_outputs(r, a, option, all);
+    for (int i = 0; i < OUTPUTS; i++) {
+        npy_array *array = i == 0 ? &a->out : i == 1 ? &a->lse : &a->grad[i - 2];
+
+        if (!all[i].path)
+            continue;
+        if (a->desc.type == ATTN_BF16 && array->type == NPY_F2 &&
+            (status = widen_bf16(option[i], array)) != CLI_GO)
+            return status;
+        all[n++] = all[i];
+    }
+    if (n)
+        cli_progress("writing %s", all[0].path);
+    if (n && npy_save_all(all, n, err, sizeof err))
         status = cli_fail(CLI_BAD, "%s", err);
     return status;
 }
@@ -379,4 +410,8 @@ void run_free(run_arrays *a)
         npy_free(&a->extra[i]);
     npy_free(&a->out);
     npy_free(&a->lse);
+    for (int i = 0; i < RUN_GIVEN; i++)
+        npy_free(&a->given[i].array);
+    for (int i = 0; i < RUN_GRADS; i++)
+        npy_free(&a->grad[i]);
 }

@@ -15,7 +15,7 @@ typedef struct twin {
     char *bits; /* of an output: a later run's            */
 } twin;
 
-enum { N_TWINS = RUN_INPUTS + 2 + RUN_FILES };
+enum { N_TWINS = RUN_INPUTS + 2 + RUN_GIVEN + RUN_GRADS + RUN_FILES };
 
 typedef struct session {
     attn_ctx *ctx;
@@ -42,13 +42,12 @@ static int no_memory(void)
 
 static int prepare(session *s, const run_request *r, run_arrays *a, run_times *times)
 {
-    const attn_options options = { .size = sizeof options,
-                                   .variant = r->variant,
-                                   .splits = r->splits };
+    const bool backward = run_backward(r);
+    const attn_options options = run_options(r, backward);
     attn_status st;
 
     cli_progress("planning");
-    st = attn_plan_softmax_with(s->ctx, &a->desc, &options, &s->plan);
+    st = attn_plan_softmax_with(s->ctx, backward ? &a->back : &a->desc, &options, &s->plan);
     if (st == ATTN_OK)
         st = plan_text(s->plan, &times->plan);
     if (st == ATTN_OK && !times->plan)
@@ -150,24 +149,40 @@ static int summarise(run_times *times)
     return CLI_GO;
 }
 
-static void list_twins(session *s, run_arrays *a)
+static attn_tensor *at(attn_args *args, size_t place)
 {
+    return (attn_tensor *)(void *)((char *)args + place);
+}
+
+/* Backward, O and LSE are inputs. */
+static void list_twins(session *s, run_arrays *a, bool backward)
+{
+    attn_args *host = backward ? &a->back_args : &a->args, *device = &s->args;
+    const npy_array *const out = backward ? NULL : &a->out;
+    const npy_array *const lse = backward ? NULL : &a->lse;
     const twin fixed[] = {
-        { &a->args.q, &s->args.q, NULL, "--q", NULL },
-        { &a->args.k, &s->args.k, NULL, "--k", NULL },
-        { &a->args.v, &s->args.v, NULL, "--v", NULL },
-        { &a->args.o, &s->args.o, &a->out, "--out", NULL },
-        { &a->args.lse, &s->args.lse, &a->lse, "--lse", NULL },
+        { &host->q, &device->q, NULL, "--q", NULL },
+        { &host->k, &device->k, NULL, "--k", NULL },
+        { &host->v, &device->v, NULL, "--v", NULL },
+        { &host->o, &device->o, out, "--out", NULL },
+        { &host->lse, &device->lse, lse, "--lse", NULL },
     };
-    enum { N_FIXED = sizeof fixed / sizeof fixed[0] };
+    int n = sizeof fixed / sizeof fixed[0];
 
     memcpy(s->twins, fixed, sizeof fixed);
+    for (int i = 0; i < RUN_GIVEN; i++)
+        s->twins[n++] = (twin){ .host = at(host, run_given[i].tensor),
+                                .device = at(device, run_given[i].tensor),
+                                .option = run_given[i].option };
+    for (int i = 0; i < RUN_GRADS; i++)
+        s->twins[n++] = (twin){ .host = at(host, run_grads[i].tensor),
+                                .device = at(device, run_grads[i].tensor),
+                                .output = &a->grad[i],
+                                .option = run_grads[i].option };
     for (int i = 0; i < RUN_FILES; i++)
-        s->twins[N_FIXED + i] = (twin){
-            .host = (attn_tensor *)(void *)((char *)&a->args + run_files[i].tensor),
-            .device = (attn_tensor *)(void *)((char *)&s->args + run_files[i].tensor),
-            .option = run_files[i].option,
-        };
+        s->twins[n++] = (twin){ .host = at(host, run_files[i].tensor),
+                                .device = at(device, run_files[i].tensor),
+                                .option = run_files[i].option };
 }
 
 int run_repeat(attn_ctx *ctx, const run_request *request, run_arrays *a, int64_t runs,
@@ -175,12 +190,14 @@ int run_repeat(attn_ctx *ctx, const run_request *request, run_arrays *a, int64_t
 {
     session s = { .ctx = ctx,
                   .args = { .size = sizeof s.args },
-                  .partial = request->file[RUN_Q_LENS] || request->file[RUN_CU_Q] };
+                  .partial = request->file[RUN_Q_LENS] || request->file[RUN_CU_Q] ||
+                             (run_backward(request) &&
+                              (request->file[RUN_KV_LENS] || request->file[RUN_CU_K])) };
     attn_status st = ATTN_OK;
     int status;
 
     *times = (run_times){ .plan = NULL };
-    list_twins(&s, a);
+    list_twins(&s, a, run_backward(request));
     if (!(times->ns = calloc((size_t)runs, sizeof *times->ns)))
         return no_memory();
     status = prepare(&s, request, a, times);
