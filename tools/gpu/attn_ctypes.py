@@ -28,7 +28,9 @@ class Desc(ctypes.Structure):
                 + [(name, ctypes.c_int) for name in (
                     "layout_q", "layout_k", "layout_v", "layout_o")]
                 + [("softcap", ctypes.c_float), ("type_bias", ctypes.c_int),
-                   ("page_size", ctypes.c_int64)])
+                   ("page_size", ctypes.c_int64), ("grad", ctypes.c_uint32)]
+                + [(name, ctypes.c_int) for name in (
+                    "layout_grad_o", "layout_grad_q", "layout_grad_k", "layout_grad_v")])
 
 
 class Options(ctypes.Structure):
@@ -42,7 +44,8 @@ class Args(ctypes.Structure):
                 + [("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_size_t)]
                 + [(name, Tensor) for name in (
                     "bias", "mask", "alibi", "sinks", "lens_q", "offsets", "cu_q", "cu_k",
-                    "block_table", "status")])
+                    "block_table", "status", "grad_o", "grad_lse", "grad_q", "grad_k",
+                    "grad_v", "grad_bias", "grad_sinks")])
 
 
 def tensor(address, type_, sizes, strides):
