@@ -25,7 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                  \
     } while (0)
 
-enum { Q, K, V, O, LSE, STATUS = 15, N = 16 };
+enum { Q, K, V, O, LSE, STATUS = 15, FORWARD = 16, N = 23 }; /* gradients come last */
+enum { GRAD_O = FORWARD, GRAD_LSE, GRAD_Q, GRAD_K, GRAD_V, GRAD_BIAS, GRAD_SINKS };
 enum { MOST_WORK = 1 << 15, MOST_MARKS = 1 << 16 };
 
 typedef struct bytes {
@@ -87,10 +88,12 @@ static attn_type float_type(bytes *in)
 
 static void describe(bytes *in, attn_softmax_desc *d)
 {
-    const uint32_t use =
-        (uint32_t)take(in) | (uint32_t)take(in) << 8 | (uint32_t)(take(in) & 3) << 16;
+    uint32_t use = (uint32_t)take(in) | (uint32_t)take(in) << 8;
+    const int more = take(in);
 
+    use |= (uint32_t)(more & 3) << 16 | (more & 0x80 ? ATTN_USE_GRAD : 0);
     *d = (attn_softmax_desc){ .size = sizeof *d, .use = use, .type = float_type(in) };
+    d->grad = (uint32_t)more >> 2 & 31;
     d->batch = take(in) % 4;
     d->heads_kv = take(in) % 3;
     d->heads_q = d->heads_kv * (1 + take(in) % 3);
@@ -145,7 +148,7 @@ static void place_all(bytes *in, trial *t)
     place(t, K, d->type, bk, d->heads_kv, lk, d->dim_qk);
     place(t, V, d->type, bk, d->heads_kv, lk, dv);
     place(t, O, d->type, bq, d->heads_q, lq, dv);
-    if (use & ATTN_USE_LSE)
+    if (use & (ATTN_USE_LSE | ATTN_USE_GRAD))
         place(t, LSE, ATTN_F32, bq, d->heads_q, lq, 1);
     for (int k = 0; k < 2; k++) /* bias, mask */
         if (use & (k ? ATTN_USE_MASK : ATTN_USE_BIAS))
@@ -164,6 +167,24 @@ static void place_all(bytes *in, trial *t)
             place(t, at[k], ATTN_I32, k < 3 ? b : b + 1, 1, 1, 1);
     if (pages)
         place(t, 14, ATTN_I32, b, 1 + take(in) % 4, 1, 1);
+    if (use & ATTN_USE_GRAD) {
+        const int64_t *bias = t->tensor[6]->size;
+
+        if (!(broadcast & 64))
+            place(t, GRAD_O, d->type, bq, d->heads_q, lq, dv);
+        if (!(broadcast & 128))
+            place(t, GRAD_LSE, ATTN_F32, bq, d->heads_q, lq, 1);
+        if (d->grad & ATTN_GRAD_Q)
+            place(t, GRAD_Q, d->type, bq, d->heads_q, lq, d->dim_qk);
+        if (d->grad & ATTN_GRAD_K)
+            place(t, GRAD_K, d->type, bk, d->heads_kv, lk, d->dim_qk);
+        if (d->grad & ATTN_GRAD_V)
+            place(t, GRAD_V, d->type, bk, d->heads_kv, lk, dv);
+        if (d->grad & ATTN_GRAD_BIAS)
+            place(t, GRAD_BIAS, ATTN_F32, bias[0], bias[1], bias[2], bias[3]);
+        if (d->grad & ATTN_GRAD_SINKS)
+            place(t, GRAD_SINKS, ATTN_F32, 1, d->heads_q, 1, 1);
+    }
     if (broadcast & 32)
         place(t, STATUS, ATTN_I32, 1, 1, 1, 1);
 }
@@ -187,10 +208,16 @@ static void fill(trial *t, int seed)
     }
 }
 
+/* How many tensors the pass knows. */
+static int tensors_of(const trial *t)
+{
+    return t->desc.use & ATTN_USE_GRAD ? N : FORWARD;
+}
+
 static void spoil_tensor(bytes *in, trial *t, attn_tensor *x)
 {
     const int field = take(in) % 14;
-    const int64_t value = field == 1 ? take(in) % N : number(in);
+    const int64_t value = field == 1 ? take(in) % tensors_of(t) : number(in);
 
     switch (field) {
     case 0: x->type = (attn_type)(value & 7); break;
@@ -237,18 +264,18 @@ static void spoil_problem(bytes *in, trial *t)
 static void spoil(bytes *in, trial *t)
 {
     static const int integers[] = { 5, 10, 11, 12, 13, 14 };
-    const int which = take(in) % 24;
+    const int n_tensors = tensors_of(t), which = take(in) % (n_tensors + 8);
 
-    if (which < N) {
+    if (which < n_tensors) {
         spoil_tensor(in, t, t->tensor[which]);
-    } else if (which < 22) {
-        const int k = integers[which - 16];
+    } else if (which < n_tensors + 6) {
+        const int k = integers[which - n_tensors];
         const size_t at = (size_t)take(in), n = t->block_bytes[k] / 4;
         const int32_t value = (int32_t)number(in);
 
         if (n)
             ((int32_t *)(void *)t->block[k])[at % n] = value;
-    } else if (which == 22) {
+    } else if (which == n_tensors + 6) {
         spoil_problem(in, t);
     } else {
         take(in);
@@ -288,18 +315,24 @@ static void mark(const trial *t, const attn_tensor *x, uint8_t *marks[N], int bi
  * inputs, and from each other. */
 static void check_memory(const trial *t, bool written)
 {
+    static const uint8_t forward[N] = { [O] = 1, [LSE] = 2, [STATUS] = 4 };
+    static const uint8_t backward[N] = {
+        [GRAD_Q] = 1, [GRAD_K] = 2,     [GRAD_V] = 16,
+        [STATUS] = 4, [GRAD_BIAS] = 32, [GRAD_SINKS] = 64
+    };
+    const uint8_t *bit = t->desc.use & ATTN_USE_GRAD ? backward : forward;
     uint8_t *marks[N] = { 0 };
 
     for (int k = 0; k < N; k++)
         if (t->block[k])
             REQUIRE((marks[k] = calloc(t->block_bytes[k], 1)));
     for (int k = 0; k < N && written; k++)
-        mark(t, t->tensor[k], marks, k == O ? 1 : k == LSE ? 2 : k == STATUS ? 4 : 8);
+        mark(t, t->tensor[k], marks, bit[k] ? bit[k] : 8);
     for (int k = 0; k < N; k++)
         for (size_t i = 0; t->block[k] && i < t->block_bytes[k]; i++) {
-            const int m = marks[k][i] & 7;
+            const int m = marks[k][i] & ~8;
             REQUIRE(t->block[k][i] == t->before[k][i] || m);
-            REQUIRE(!m || marks[k][i] == 1 || marks[k][i] == 2 || marks[k][i] == 4);
+            REQUIRE(!m || (marks[k][i] == m && !(m & (m - 1))));
         }
     for (int k = 0; k < N; k++)
         free(marks[k]);
@@ -319,6 +352,8 @@ static attn_status run(attn_ctx *ctx, trial *t, bool planned)
     attn_plan *plan = NULL;
     attn_status st;
 
+    if (!planned && t->desc.use & ATTN_USE_GRAD)
+        return attn_softmax_backward_host_args(ctx, &t->desc, &t->options, &t->args);
     if (!planned)
         return attn_softmax_forward_host_args(ctx, &t->desc, &t->options, &t->args);
     st = attn_plan_softmax_with(ctx, &t->desc, &t->options, &plan);
@@ -347,10 +382,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     trial t = { .options = { .size = sizeof t.options },
                 .args = { .size = sizeof t.args } };
     attn_args *a = &t.args;
-    attn_tensor *const all[N] = { &a->q,     &a->k,       &a->v,           &a->o,
-                                  &a->lse,   &a->lens_kv, &a->bias,        &a->mask,
-                                  &a->alibi, &a->sinks,   &a->lens_q,      &a->offsets,
-                                  &a->cu_q,  &a->cu_k,    &a->block_table, &a->status };
+    attn_tensor *const all[N] = { &a->q,      &a->k,         &a->v,           &a->o,
+                                  &a->lse,    &a->lens_kv,   &a->bias,        &a->mask,
+                                  &a->alibi,  &a->sinks,     &a->lens_q,      &a->offsets,
+                                  &a->cu_q,   &a->cu_k,      &a->block_table, &a->status,
+                                  &a->grad_o, &a->grad_lse,  &a->grad_q,      &a->grad_k,
+                                  &a->grad_v, &a->grad_bias, &a->grad_sinks };
 
     if (!ctx) {
         REQUIRE(attn_ctx_create("host", &ctx) == ATTN_OK);

@@ -16,10 +16,10 @@
 typedef enum trial_block {
     TRIAL_Q, TRIAL_K, TRIAL_V, TRIAL_BIAS, TRIAL_MASK, TRIAL_ALIBI, TRIAL_SINKS,
     TRIAL_LENS_Q, TRIAL_LENS, TRIAL_OFFSETS, TRIAL_CU_Q, TRIAL_CU_K, TRIAL_TABLE,
-    TRIAL_GRAD_O, TRIAL_GRAD_LSE,
-    TRIAL_O, TRIAL_LSE,                      /* outputs; backward inputs        */
-    TRIAL_GRAD_Q, TRIAL_GRAD_K, TRIAL_GRAD_V, TRIAL_GRAD_BIAS, TRIAL_GRAD_SINKS,
-    TRIAL_STATUS,                            /* an output, or'ed  */
+    TRIAL_O, TRIAL_LSE,                      /* outputs; backward inputs */
+    TRIAL_STATUS,                            /* an output, or'ed         */
+    TRIAL_GRAD_O, TRIAL_GRAD_LSE,            /* backward                 */
+    TRIAL_GRAD_Q, TRIAL_GRAD_K, TRIAL_GRAD_V, TRIAL_GRAD_BIAS, TRIAL_GRAD_SINKS, /* outputs */
     TRIAL_TENSORS,
     TRIAL_WORKSPACE = TRIAL_TENSORS,
     TRIAL_BLOCKS

@@ -140,10 +140,10 @@ void trial_make_views(trial *t)
             continue;
         t->view[i] = view_make(s[i].type, s[i].size, trial_class_bytes(d, (trial_block)i),
                                t->kind[i]);
-        for (int k = 0; k < 4; k++)
-            if (t->expanded >> (4 * i + k) & 1 && /* a gradient has the sizes as told */
-                ((i == TRIAL_BIAS && !gradient_wanted(d, GRADIENT_BIAS)) ||
-                 i == TRIAL_MASK || (i == TRIAL_ALIBI && k == 0)))
+        for (int k = 0; k < 4; k++) /* a gradient has the sizes of its bias as told */
+            if (((i == TRIAL_BIAS && !gradient_wanted(d, GRADIENT_BIAS)) ||
+                 i == TRIAL_MASK || (i == TRIAL_ALIBI && k == 0)) &&
+                t->expanded >> (4 * i + k) & 1)
                 wide[k] = full[k];
         view_broadcast(&t->view[i], wide);
         t->bytes[i] = t->view[i].tensor.data_bytes;
