@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* host/softmax_bwd_bias.c: the pass of softmax_bwd_tile that computes dBias. Compiled once
- * per instruction level.
+/* host/softmax_bwd_bias.c: the pass of softmax_bwd_tile that computes the dBias of a bias
+ * that was broadcast. Compiled once per instruction level.
  *
  * Method    a unit has some elements of dBias for itself, and visits every pair that they
  *           were added to: in a dimension that dBias has, a tile of it; in one that was

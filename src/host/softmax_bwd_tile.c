@@ -7,8 +7,9 @@
  * Method    T. Dao, "FlashAttention-2" (2023), in passes that share no output, so that
  *           nothing is added atomically: delta of every query; dQ by tiles of queries,
  *           which visit the keys; dK and dV by tiles of keys, which visit the queries of
- *           all heads that read them; dBias (softmax_bwd_bias.c); dSinks by heads. Weights
- *           are computed again from the LSE in each
+ *           all heads that read them, and a dBias that has every pair to itself; any
+ *           other dBias (softmax_bwd_bias.c); dSinks by heads. Weights are computed again
+ *           from the LSE in each
  * Units     dQ: ceil(Lq / tile_q) * B * Hq, dK and dV: ceil(Lk / tile_q) * B * Hkv, those
  *           that visit most under a causal rule first, handed out one by one
  * Ranges    exactly what is visited: other rows are not read. A key that mask or bias
@@ -69,6 +70,47 @@ static void delta_unit(const attn_host_softmax *s, int64_t n, float *scratch)
         back_deltas(s)[(u.b * s->heads_q + u.h) * s->len_q + i] = delta_of(&u, i);
 }
 
+/* Whether dBias has every pair to itself: then the pass of dK and dV writes it, and what no
+ * query of it sees is 0 before. */
+static bool bias_is_whole(const attn_host_softmax *s)
+{
+    const int64_t *size = s->t.grad_bias.size;
+
+    return back_is_there(&s->t.grad_bias) && size[0] == s->batch && size[1] == s->heads_q &&
+           size[2] == s->len_q && size[3] == s->len_kv;
+}
+
+/* Zeros in row n of dBias. */
+static void zero_unit(const attn_host_softmax *s, int64_t n, float *scratch)
+{
+    const attn_tensor *t = &s->t.grad_bias;
+    const int64_t bh = n / s->len_q;
+    float *to = (float *)t->data +
+                attn_host_pair_at(t, bh / s->heads_q, bh % s->heads_q, n % s->len_q, 0);
+
+    (void)scratch;
+    for (int64_t j = 0; j < s->len_kv; j++)
+        to[j * t->stride[3]] = 0;
+}
+
+/* dS of panel p of keys and n queries from `first` on, before the cap. */
+static void store_bias(const back *u, const back_panel *p, int64_t first, int n)
+{
+    const attn_tensor *t = &u->s->t.grad_bias;
+    const int lanes = p->vectors * LANES;
+
+    for (int j = 0; j < n; j++) {
+        const float *ds = (const float *)u->ds + j * lanes;
+        float *to =
+            (float *)t->data + attn_host_pair_at(t, u->b, u->h, first + j, p->first);
+
+        if (t->stride[3] == 1)
+            memcpy(to, ds, (size_t)p->n * sizeof *to);
+        for (int x = 0; t->stride[3] != 1 && x < p->n; x++)
+            to[x * t->stride[3]] = ds[x];
+    }
+}
+
 static void start(const back_panel *p, const back *u)
 {
     memset(p->da, 0, (size_t)(2 * (u->d8 + u->dv8) * p->vectors) * sizeof *p->da);
@@ -99,6 +141,8 @@ static void add_rows(const back *u, const back_panel *p, int64_t first, int n, i
     if (u->keys && back_is_there(&t->grad_v) && back_is_there(&t->grad_o))
         back_sums[v](p->db, u->p, u->live, runs, u->rows_b + at * u->b_step, u->b_step,
                      u->s->dim_v);
+    if (u->keys && bias_is_whole(u->s))
+        store_bias(u, p, first, n);
     if (u->keys && !back_is_there(&t->grad_k))
         return;
     for (int x = 0; u->s->softcap > 0 && x < n * p->vectors; x++)
@@ -252,9 +296,11 @@ void JOIN(attn_host_softmax_bwd_tile_, ATTN_LEVEL)(const attn_host_softmax *s)
     run(s, s->batch * s->heads_q * tiles_q, delta_unit);
     if (back_is_there(&s->t.grad_q))
         run(s, s->batch * s->heads_q * tiles_q, query_unit);
-    if (back_is_there(&s->t.grad_k) || back_is_there(&s->t.grad_v))
+    if (bias_is_whole(s))
+        run(s, s->batch * s->heads_q * s->len_q, zero_unit);
+    if (back_is_there(&s->t.grad_k) || back_is_there(&s->t.grad_v) || bias_is_whole(s))
         run(s, s->batch * s->heads_kv * tiles_k, key_unit);
-    if (back_is_there(&s->t.grad_bias))
+    if (back_is_there(&s->t.grad_bias) && !bias_is_whole(s))
         run(s, JOIN(attn_host_softmax_bwd_bias_units_, ATTN_LEVEL)(s),
             JOIN(attn_host_softmax_bwd_bias_, ATTN_LEVEL));
     if (back_is_there(&s->t.grad_sinks))
