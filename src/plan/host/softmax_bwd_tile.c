@@ -77,7 +77,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->scratch_bytes = attn_round_up(4 * sum(s), 64);
     out->splits = 0;
     out->workspace_bytes = step->threads * step->scratch_bytes + 4 * p->b * p->hq * p->lq;
-    attn_step_softmax(step, p);
+    attn_step_softmax(step, p, ATTN_READS_ALL);
     attn_choice_instance(out, "own%lld,rows%lld,lanes%lld,d%lld,dv%lld,%s", (long long)own,
                          (long long)rows, (long long)c->vector_width, (long long)p->d,
                          (long long)p->dv, attn_type_name(p->type));
