@@ -131,6 +131,11 @@ class Features(Arrays):
         run = self.tool(*args, '--explain', '--json').json()
         self.assertIn('bias=f32', run['problem'])
 
+    def test_what_is_allowed_is_said(self):
+        args, _, _ = self.command(*self.arrays(), variant=ORACLE)
+        self.assertIn('allow=tf32',
+                      self.tool(*args, '--allow', 'tf32', '--json', '--explain').json()['problem'])
+
 
 class Packed(Arrays):
     """Sequences packed one behind the other, and pages, against each sequence alone."""

@@ -54,10 +54,11 @@ class Common(Case):
 
 ABSENT = [
     (['--dropout', '0.1'], 'dropout'), (['--seed', '1'], 'dropout'),
-    (['--dropout-offset', '1'], 'dropout'), (['--allow', 'tf32'], 'tf32'),
+    (['--dropout-offset', '1'], 'dropout'),
 ]
 
 BAD = [
+    (['--allow', 'fp8'], '--allow'), (['--allow'], '--allow'),
     (['--causal', 'diagonal'], '--causal'), (['--causal'], '--causal'),
     (['--align', 'left'], '--align'),
     (['--causal', 'top-left', '--align', 'bottom-right'], '--align'),
