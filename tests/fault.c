@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/fault.c: the devices, and a problem with all of its tensors, for faults_*.c. */
+#define _GNU_SOURCE
 #include "tests/fault.h"
+
+#include <sys/mman.h>
 
 #include "src/core/float16.h"
 
@@ -98,6 +101,18 @@ static void *zeros(int64_t n, size_t bytes)
 
     assert_non_null(x);
     return x;
+}
+
+void *sparse(size_t bytes)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (at == MAP_FAILED) {
+        print_message("no address space for %zu bytes: skipped\n", bytes);
+        skip();
+    }
+    return at;
 }
 
 float *floats(int64_t n)

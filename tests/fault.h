@@ -103,6 +103,11 @@ void on_each(const char *problem, fault_fn *fn);
 void fill(float *x, int64_t n, float value);
 float *floats(int64_t n); /* waves, to be freed */
 
+/* Address space that costs memory only where it is touched, to be unmapped; the test is
+ * skipped where there is not that much. And a stride that 32 bits do not hold. */
+void *sparse(size_t bytes);
+static const int64_t FAR = ((int64_t)1 << 31) + 64;
+
 /* Opens all devices, runs the tests, closes the devices: what main() returns. */
 #define FAULTS_RUN(tests) (fault_open() ? 1 : fault_close(cmocka_run_group_tests(tests, NULL, NULL)))
 

@@ -43,20 +43,6 @@ static void many_heads(const subject *who)
     backward_free(&x);
 }
 
-static void *sparse(size_t bytes)
-{
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-    if (at == MAP_FAILED) {
-        print_message("no address space for %zu bytes: skipped\n", bytes);
-        skip();
-    }
-    return at;
-}
-
-static const int64_t FAR = ((int64_t)1 << 31) + 64;
-
 /* C4: batches, heads, then rows that lie 2^31 + 64 elements apart, for each tensor in turn;
  * the answer is that of compact ones, bit for bit. */
 static void strides_beyond_2_to_the_31(const subject *who)

@@ -144,18 +144,6 @@ static void every_yes_runs(const subject *who)
 
 /* --- over sparse mappings, on the host ------------------------------------------ */
 
-static void *sparse(size_t bytes)
-{
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-    if (at == MAP_FAILED) {
-        print_message("no address space for %zu bytes: skipped\n", bytes);
-        skip();
-    }
-    return at;
-}
-
 /* Runs a test on the host's variants alone. */
 static void on_host(const char *problem, fault_fn *fn)
 {
@@ -178,8 +166,6 @@ static void on_host(const char *problem, fault_fn *fn)
         (void)state;                      \
         on_host(problem, name);           \
     }
-
-static const int64_t FAR = ((int64_t)1 << 31) + 64;
 
 /* C4: batches, heads, then rows that lie 2^31 + 64 elements apart, for each tensor in turn;
  * the answer is that of compact ones, bit for bit. */
