@@ -443,6 +443,36 @@ static void nan_at_the_window(const subject *who)
     trial_free(&t);
 }
 
+/* A key that weighs 10^6 times the others, and has no value: what is left are weights that
+ * f16 holds in a few bits, if at all. */
+static void light_weights(const subject *who)
+{
+    static const float lead[] = { 12, 14, 17.5f };
+    trial t, want;
+
+    for (size_t n = 0; n < sizeof lead / sizeof lead[0]; n++) {
+        for (int r = 0; r < 2; r++) {
+            trial *x = r ? &want : &t;
+
+            trial_make(x, r ? &fault_oracle : who,
+                       "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk300,d8,scale=1,lse");
+            fill(x->q, x->nq, 0);
+            x->q[0] = 1;
+            x->k[0] = lead[n];
+            for (int64_t e = 0; e < x->nv; e++)
+                x->v[e] = e < 8 ? 0 : 1000 + 100 * (float)(e % 7);
+            for (int64_t e = 8; e < x->nk; e += 8)
+                x->k[e] = (float)(e / 8 % 3) / 4;
+            trial_run(x);
+        }
+        for (int64_t e = 0; e < t.no && !rounds_scores(&t); e++)
+            near(&t, "o", e, t.o[e], want.o[e], 2e-3 * fabs((double)want.o[e]));
+        trial_free(&t);
+        trial_free(&want);
+    }
+}
+
+EACH(light_weights, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk300,d8,scale=1,lse")
 EACH(large_f16, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk7,d128,lse")
 EACH(large_f16_sums, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk40000,d8,lse")
 EACH(equal_scores, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk65537,d4,lse")
@@ -466,6 +496,7 @@ int main(void)
         cmocka_unit_test(test_large_f16_sums),
         cmocka_unit_test(test_equal_scores),
         cmocka_unit_test(test_weights_of_zero),
+        cmocka_unit_test(test_light_weights),
         cmocka_unit_test(test_huge_scales),
         cmocka_unit_test(test_scales),
         cmocka_unit_test(test_cap_then_bias),

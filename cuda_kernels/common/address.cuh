@@ -68,7 +68,7 @@ DEVICE int64_t address_row(const attn_kparams &p, const attn_rows &r, int j)
 // The key/value head that query head h reads.
 DEVICE int address_head_kv(const attn_kparams &p, int h)
 {
-    return h / (p.heads_q / p.heads_kv);
+    return h / p.group;
 }
 
 // Where the LSE of query i goes.

@@ -109,6 +109,7 @@ typedef struct attn_kparams {
     int32_t bias_type;
     int32_t d, dv;                  /* elements of a query or key row, a value row */
     int32_t batch, heads_q, heads_kv;
+    int32_t group;                  /* query heads that share a key/value head     */
     int32_t len_q, len_kv;          /* the most of a batch                         */
     int32_t tokens_q, tokens_k;     /* packed: rows of the tensors                 */
     int32_t pages, page_size;

@@ -3,31 +3,33 @@
 //
 // Computes  O = softmax(scale Q K^T + ...) V and the LSE; formula and rules: attn/softmax.h
 // Method    T. Dao, "FlashAttention-2" (2023): a group has BM queries and walks over the
-//           keys, BN a step; a warp has 16 or 32 of the queries to itself. S = Q K^T by
-//           mma, weights in place, O += P V, where the registers that hold S hold P next. K and V go through a ring in shared memory, SLOTS - 1 ahead (cp.async),
-//           and come from there by ldmatrix. A warp whose rows see none of a step's keys
-//           does nothing in it; scores are masked only where a row's range ends
-// Grid      1-D, ceil(Lq / BM) * B * Hq groups, the tile fastest; with a right bound the last
-//           tile first, since that has the most keys
+//           keys, BN a step; a warp has 16 or 32 of the queries to itself. S = Q K^T by mma,
+//           weights in place, O += P V, where the registers that hold S hold P next. K and V
+//           go through a ring in shared memory, SLOTS - 1 ahead (cp.async), and come from
+//           there by ldmatrix. A warp whose rows see none of a step's keys does nothing in
+//           it; scores are masked only where a row's range ends
+// Grid      1-D, ceil(Lq / BM) * B * Hq groups, the tile fastest; with a right bound the
+//           last tile first, since that has the most keys
 // Block     32 * WARPS threads, 1-D
-// Shared    dynamic: Q, the ring, in the instances _all the terms of a step; the group's work
+// Shared    dynamic: Q, the ring, in the instances _all the terms of a step; of f32 the
+//           weights; the group's work
 // Barriers  two a step; one more where keys are hidden from all queries of the group
 // Layout    any strides, in elements; WHOLE_ bits promise more (params.h)
-// Numerics  16-bit types: products and sums f32; weights f32, rounded to the type before they
-//           meet V, their sum taken before that. f32: three products of TF32 for one, summed
-//           in f32 (mma_products32.cuh); over the steps plainly in _ranges, for 8192 keys at
-//           most, else with compensation; in _tf32 and _tf32_all everything but the softmax
-//           in TF32. Steps lie on a grid that begins at key 0, so that a row's
-//           bits do not depend on other rows, nor on B or H
-// Features  all, through common/; _plain knows no ranges, _ranges no pages, softcap or terms.
-//           Keys that no query of a group sees behind masks are zeroed, so that V may hold
-//           anything there
+// Numerics  16-bit types: products and sums f32; weights f32, rounded to the type before
+//           they meet V, times 2^14 in f16, their sum taken before that. f32: three products
+//           of TF32 for one, summed in f32 (mma_products32.cuh); over the steps plainly in
+//           _ranges, for 2048 keys at most, else with compensation; in _tf32 and _tf32_all
+//           everything but the softmax in TF32. Steps lie on a grid that begins at key 0, so
+//           that a row's bits do not depend on other rows, nor on B or H
+// Features  all, through common/; _plain knows no ranges, _ranges no pages, softcap or
+//           terms. Keys that no query of a group sees behind masks are zeroed, so that V may
+//           hold anything there
 // Requires  sm_80; D up to DIM, Dv up to DIMV; columns past them are 0 and not read
 // Tunables  the shapes below; src/plan/cuda/softmax_fwd_mma.c has the same numbers
 // Oracle    src/host/softmax_fwd_reference.c
 //
-// Built for each TYPE (f16, bf16) and DIM, DIMV (64, 96, 128, 192, 256 each with itself, and
-// 192 with 128): NAME is the image's.
+// Built for f16 and bf16 with DIM, DIMV 64, 96, 128, 192, 256 each with itself and 192 with
+// 128, for f32 (TYPE_IS_F32) with 64, 128 and 256: NAME is the image's.
 #include "common/params.h"
 
 #ifndef TYPE
@@ -61,7 +63,7 @@ template <sums SUMS> using f32 = mma<4, 1, 64, 2, DIM == 64 ? 3 : 2, false, SUMS
 template <sums SUMS> using f32_special = mma<4, 1, 32, 2, DIM == 64 ? 3 : 2, false, SUMS>;
 #else
 template <sums SUMS> using f32 = mma<8, 1, 32, 2, 1, false, SUMS>;
-template <sums SUMS> using f32_special = mma<4, 1, 16, 2, 1, false, SUMS>;
+template <sums SUMS> using f32_special = mma<4, 1, 32, 2, 1, false, SUMS>;
 #endif
 #else
 // A warp of 32 rows loads K and V from shared memory half as often as two of 16, but has
@@ -175,10 +177,11 @@ DEVICE void write_rows(const attn_kparams &p, shared<T, CAN> &mem, float natural
             row.l -= my.l_rest[T::LONG ? mt : 0][half];
         row.l += __shfl_xor_sync(0xffffffffu, row.l, 1);
         row.l += __shfl_xor_sync(0xffffffffu, row.l, 2);
+        row.l = unlifted<TYPE>(row.l);
         if (my.m[mt][half] == -INFINITE)
             row.m = -INFINITE;
 
-        const float factor = state_finish_sink(&row, sink);
+        const float factor = unlifted<TYPE>(state_finish_sink(&row, sink));
 
         if (has<CAN>(p, FEAT_LSE) && p.want_lse && lane % 4 == 0 && x < mem.queries)
             p.lse[address_lse<CAN>(p, mem.seq, mem.b, mem.h, mem.i0 + x)] = state_lse(row);
@@ -234,7 +237,8 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
         my.rest[T::LONG ? i / 2 / T::VT : 0][i / 2 % T::VT][i % 2] = { 0 };
 
     const int first = mem.any.first / T::BN * T::BN;
-    const int steps = 2 * max(ceil_div(mem.any.end - first, T::BN), 0);
+    const int steps =
+        mem.any.end > mem.any.first ? 2 * ceil_div(mem.any.end - first, T::BN) : 0;
     const bool is_special = has<CAN>(p, CAN_SPECIAL), terms = has<CAN>(p, FEAT_TERMS);
     // a scale that is no plain factor is multiplied first: then hidden scores stay -inf
     const bool scaled = is_special || !(p.scale > 0.0f && p.scale < 1e30f);
@@ -343,7 +347,7 @@ KERNEL(NAME, _ranges, f32<EXACT>, CAN_RANGES)
 #if DIM <= 128
 KERNEL(NAME, _long, f32<EXACT_LONG>, CAN_RANGES)
 KERNEL(NAME, _all, f32_special<EXACT_LONG>, CAN_ALL)
-#else    // no registers for compensation: 8192 keys at most
+#else    // no registers for compensation: 2048 keys at most
 KERNEL(NAME, _all, f32_special<EXACT>, CAN_ALL)
 #endif
 KERNEL(NAME, _tf32, f32<IN_CORES>, CAN_RANGES)

@@ -220,7 +220,9 @@ DEVICE void fold_piece(const attn_kparams &p, shared<T> &mem, rows_state<T> &my)
     #pragma unroll 1
     for (int n = 0; n < AHEAD; n++)
         fetch_step(n);
+    find_rows<T, CAN>(p, mem.work);
     load_queries<T, CAN>(p, mem, q);
+    __syncthreads();    // behind find_rows()
     #pragma unroll 1
     for (int n = 0; n < steps; n += 2) {
         const int j = first + n / 2 * STEP;
@@ -298,8 +300,6 @@ template <typename T, int CAN> DEVICE void fwd_split(const attn_kparams &p)
                     my.rest[r][e] = 0.0f;
             }
         }
-        find_rows<T, CAN>(p, mem.work);
-        __syncthreads();
         fold_piece<T, CAN>(p, mem, my);
         __syncthreads();
         merge_workers(mem, my);

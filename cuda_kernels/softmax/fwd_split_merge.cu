@@ -135,7 +135,7 @@ template <typename T> DEVICE void merge(const attn_kparams &p)
 {
     SHARED_MEMORY(memory);
     float *const sums = (float *)memory, *const room = sums + SLICES * T::COLUMNS;
-    const int blocks = larger(ceil_div(p.dv, T::COLUMNS), 1), group = p.heads_q / p.heads_kv;
+    const int blocks = larger(ceil_div(p.dv, T::COLUMNS), 1), group = p.group;
     const int d0 = blockIdx.x % blocks * T::COLUMNS, at = blockIdx.x / blocks;
     const int i = at % p.round_queries, at_head = at / p.round_queries;
     const int head = p.round_head + at_head, h = head % p.heads_q;
@@ -197,12 +197,12 @@ template <typename T> DEVICE void merge(const attn_kparams &p)
 }
 
 #define JOIN(a, b) a##b
-#define KERNEL(name, part, T) \
-    extern "C" __global__ __launch_bounds__(THREADS, 8) void JOIN(name, part)( \
+#define KERNEL(name, part, T, BLOCKS) /* groups on a multiprocessor */ \
+    extern "C" __global__ __launch_bounds__(THREADS, BLOCKS) void JOIN(name, part)( \
         const __grid_constant__ attn_kparams p) \
     { \
         merge<T>(p); \
     }
 
-KERNEL(NAME, _narrow, narrow)
-KERNEL(NAME, _wide, wide)
+KERNEL(NAME, _narrow, narrow, 8)
+KERNEL(NAME, _wide, wide, 7)

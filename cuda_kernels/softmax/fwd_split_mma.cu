@@ -21,7 +21,8 @@
 // Barriers  one, and two at the end
 // Layout    any strides, in elements; CONTIG_ and WHOLE_ bits promise more (params.h).
 //           work: split_work.cuh
-// Numerics  products and sums f32, weights rounded to the type before they meet V. The bits
+// Numerics  products and sums f32, weights rounded to the type before they meet V, times
+//           2^14 in f16. The bits
 //           of a row depend on its keys and on the tunables, not on the other rows of its
 //           group, nor on B or H: keys belong to warps by their place in the piece
 // Features  all but bias and mask, through common/: a weight of 0 multiplies V, which may
@@ -132,7 +133,7 @@ DEVICE void load_queries(const attn_kparams &p, const shared<T> &mem,
     for (int half = 0; half < 2; half++) {
         const int r = lane / 4 + half * 8, there = min(r, mem.work.rows - 1);
         const attn_rows rows = ADDRESS_QUERIES(p, q, mem.work.seq, mem.work.b,
-                                               head_of(mem.work, there));
+                                               head_of(p, mem.work, there));
         const int64_t row =
             address_row<CAN & ~FEAT_PAGES>(p, rows, query_of(p, mem.work, there));
 
@@ -217,7 +218,7 @@ DEVICE void fold_scores(rows_state<T> &my, float (&s)[T::TILE / 8][4])
         for (int e = 0; e < T::TILE / 4; e++) {
             float &x = s[e / 2][half * 2 + e % 2];
 
-            x = state_weight(x, reference);
+            x = state_exp2(fmaf(x - reference, 1.44269504088896340736f, LIFT<TYPE>));
             sum += x;
         }
         if (__any_sync(0xffffffffu, factor != 1.0f)) {
@@ -295,7 +296,9 @@ DEVICE void fold_piece(const attn_kparams &p, shared<T> &mem, rows_state<T> &my)
     #pragma unroll 1
     for (int n = 0; n < AHEAD; n++)
         fetch_step(n);
+    find_rows<T, CAN>(p, mem.work);
     load_queries<T, CAN>(p, mem, q);
+    __syncthreads();    // behind find_rows()
     #pragma unroll 1
     for (int n = 0; n < steps; n += 2) {
         const int j = first + n / 2 * STEP;
@@ -323,14 +326,14 @@ template <typename T> DEVICE void write_states(shared<T> &mem, const rows_state<
         l += __shfl_xor_sync(0xffffffffu, l, 2);
         if (lane % 4 == 0) {
             mem.work.m[warp][r] = my.m[half];
-            mem.work.l[warp][r] = l;
+            mem.work.l[warp][r] = unlifted<TYPE>(l);
         }
         #pragma unroll
         for (int n = 0; n < DIM / 8; n++) {
             float *const to = sums + (warp * T::ROWS + r) * DIM + n * 8 + lane % 4 * 2;
 
-            to[0] = my.o[n][half * 2];
-            to[1] = my.o[n][half * 2 + 1];
+            to[0] = unlifted<TYPE>(my.o[n][half * 2]);
+            to[1] = unlifted<TYPE>(my.o[n][half * 2 + 1]);
         }
     }
 }
@@ -351,8 +354,6 @@ template <typename T, int CAN> DEVICE void fwd_split_mma(const attn_kparams &p)
         #pragma unroll
         for (int half = 0; half < T::HALVES; half++)
             my.m[half] = -INFINITE;
-        find_rows<T, CAN>(p, mem.work);
-        __syncthreads();
         fold_piece<T, CAN>(p, mem, my);
         __syncthreads();
         write_states(mem, my);

@@ -25,7 +25,7 @@ DEVICE attn_work work_of(const attn_kparams &p)
     const int64_t rows = (int64_t)p.round_heads * p.round_queries;
     attn_work w = {};
 
-    w.group = p.heads_q / p.heads_kv;
+    w.group = p.group;
     w.keys = max(p.len_kv, 1);
 
     const int64_t keys = w.keys, all = p.round_heads / w.group * keys;

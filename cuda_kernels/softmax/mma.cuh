@@ -90,7 +90,8 @@ template <int CHUNKS> DEVICE int place_of(int r, int c)
 // Where the term of row x and column c lies: columns in eights, exchanged likewise.
 template <typename T> DEVICE int place_of_term(int x, int c)
 {
-    return x * T::BN + (c ^ (x & (T::BN == 16 ? 1 : 3)) * 8);
+    static_assert(T::BN % 32 == 0, "four eights");
+    return x * T::BN + (c ^ (x & 3) * 8);
 }
 
 // 16 bytes of a row, element by element; what is past its depth is 0 and not read.

@@ -130,8 +130,8 @@ DEVICE void fold_scores(rows_state<T> &my, float unit, scores<T> &s)
     #pragma unroll
     for (int i = 0; i < 2 * T::MT; i++) {
         const int mt = i / 2, half = i % 2;
-        const float top = device_product(reference[mt][half], unit);
-        const float factor = state_exp2(device_product(old[mt][half], unit) - top);
+        const float top = device_product(reference[mt][half], unit) - LIFT<TYPE>;
+        const float factor = state_exp2(device_product(old[mt][half], unit) - LIFT<TYPE> - top);
         float sum = 0.0f;
 
         #pragma unroll

@@ -3,8 +3,8 @@
 // its rows of O.
 //
 // TF32 has 11 significant bits. To full accuracy a number is taken as the sum of two of them,
-// what it has beyond 11 bits cut off and put into the second, and a product is three: the
-// fourth, of the two low parts, is below what f32 keeps. Tensor cores cut their sums off
+// itself rounded to 11 bits and the rest, and a product is three: the fourth, of the two
+// rests, is below what f32 keeps. Tensor cores cut their sums off
 // instead of rounding them, so only the products of eight terms are summed there, and those
 // are added in f32: over a step's keys, then to O (Ootomo and Yokota 2022, "Recovering single
 // precision accuracy from Tensor Cores").
@@ -17,11 +17,11 @@
 #pragma once
 #include "softmax/mma_fold.cuh"
 
-// x as the sum of two TF32 numbers, as words of operands. Of an infinite x the second is NaN;
-// below 2^-103 it is 0, so that 11 bits are left.
+// x as the sum of two TF32 numbers, as words of operands. What is infinite, or is when it has
+// been rounded to TF32 (3.4012e38), becomes NaN; below 2^-100 the second loses bits.
 DEVICE void split_in_two(uint32_t x, uint32_t &high, uint32_t &low)
 {
-    high = x & 0xffffe000u;
+    high = device_tf32(x);
     low = __float_as_uint(__uint_as_float(x) - __uint_as_float(high));
 }
 

@@ -21,6 +21,7 @@ template <typename T> struct split_work {
     attn_rows k_rows, v_rows;
     attn_score score[T::ROWS];
     int64_t b;
+    int pair;         // batch and key/value head, of the round
     int row, rows;    // the first, and how many there are
     int h, group;     // query heads h .. h + group - 1
     int first;        // key 0 of the piece
@@ -28,16 +29,18 @@ template <typename T> struct split_work {
 };
 
 // Row r of the group's is query query_of() of head head_of(), as the heads' queries lie one
-// after another.
+// after another. No division for a single query: what comes before the first fetch is time
+// without a byte on its way.
 template <typename T>
 DEVICE int query_of(const attn_kparams &p, const split_work<T> &my, int r)
 {
-    return p.round_query + (my.row + r) / my.group;
+    return p.round_query + (p.round_queries > 1 ? (my.row + r) / my.group : 0);
 }
 
-template <typename T> DEVICE int head_of(const split_work<T> &my, int r)
+template <typename T>
+DEVICE int head_of(const attn_kparams &p, const split_work<T> &my, int r)
 {
-    return my.h + (my.row + r) % my.group;
+    return my.h + (p.round_queries > 1 ? (my.row + r) % my.group : my.row + r);
 }
 
 // Elements c and c + 1 of a row of a 16-bit type; past its depth they are 0.
@@ -73,17 +76,28 @@ DEVICE float4 gather(const void *x, int64_t row, int64_t stride, int c, int dept
 // What this group is to do. By one thread.
 template <typename T, int CAN> DEVICE void find_work(const attn_kparams &p, split_work<T> &my)
 {
-    const int group = p.heads_q / p.heads_kv, all_rows = p.round_queries * group;
-    const int blocks = ceil_div(all_rows, T::ROWS);
-    const int block = blockIdx.x % blocks, piece = blockIdx.x / blocks % p.pieces;
-    const int head = p.round_head + blockIdx.x / blocks / p.pieces * group;
-    const int64_t b = head / p.heads_q;
+    const int group = p.group, blocks = ceil_div(p.round_queries * group, T::ROWS);
+    int block = 0, piece = 0, pair = blockIdx.x;
+
+    if (blocks > 1) {
+        block = pair % blocks;
+        pair /= blocks;
+    }
+    if (p.pieces > 1) {
+        piece = pair % p.pieces;
+        pair /= p.pieces;
+    }
+
+    const int first = p.round_head ? p.round_head / group : 0;    // the round's first pair
+    const int64_t b = p.batch > 1 ? (first + pair) / p.heads_kv : 0;
+    const int kv = first + pair - (int)b * p.heads_kv;
     const attn_sequence seq = range_sequence<CAN>(p, b);
     const int queries = clamp(seq.queries - p.round_query, 0, p.round_queries);
 
     my.seq = seq;
     my.b = b;
-    my.h = head % p.heads_q;
+    my.pair = pair;
+    my.h = kv * group;
     my.group = group;
     my.row = block * T::ROWS;
     my.rows = clamp(queries * group - my.row, 0, T::ROWS);
@@ -97,8 +111,8 @@ template <typename T, int CAN> DEVICE void find_work(const attn_kparams &p, spli
     my.any.first = max(my.any.first, my.first);
     my.any.end = min(my.any.end, (int)min((int64_t)my.first + p.piece,
                                             (int64_t)seq.keys));
-    my.k_rows = ADDRESS_KEYS(p, k, seq, b, address_head_kv(p, my.h));
-    my.v_rows = ADDRESS_KEYS(p, v, seq, b, address_head_kv(p, my.h));
+    my.k_rows = ADDRESS_KEYS(p, k, seq, b, kv);
+    my.v_rows = ADDRESS_KEYS(p, v, seq, b, kv);
 }
 
 // What the scores of each row depend on. By ROWS threads.
@@ -111,7 +125,7 @@ DEVICE void find_rows(const attn_kparams &p, split_work<T> &my)
     const int r = min((int)threadIdx.x, my.rows - 1);
 
     my.score[threadIdx.x] =
-        score_run<CAN>(p, my.seq, my.b, head_of(my, r), query_of(p, my, r), 1);
+        score_run<CAN>(p, my.seq, my.b, head_of(p, my, r), query_of(p, my, r), 1);
 }
 
 // Whether some of keys j .. j + n - 1 are not all rows' or not in the piece.
@@ -124,9 +138,7 @@ template <typename T> DEVICE bool at_edge(const split_work<T> &my, int j, int n)
 template <typename T> DEVICE void write_rows(const attn_kparams &p, const split_work<T> &my,
                                         const float *sums)
 {
-    const int64_t head = blockIdx.x / ceil_div(p.round_queries * my.group, T::ROWS) /
-                         p.pieces;
-    const int64_t row0 = head * p.round_queries * my.group + my.row;
+    const int64_t row0 = (int64_t)my.pair * p.round_queries * my.group + my.row;
     const int piece = my.first / p.piece;
     const bool empty = my.any.first >= my.any.end;
 

@@ -102,7 +102,7 @@ DEVICE void load_queries(const attn_kparams &p, const shared<T> &mem,
     for (int r = 0; r < T::ROWS; r++) {
         const int there = min(r, mem.work.rows - 1);
         const attn_rows rows = ADDRESS_QUERIES(p, q, mem.work.seq, mem.work.b,
-                                               head_of(mem.work, there));
+                                               head_of(p, mem.work, there));
         const int64_t row =
             address_row<CAN & ~FEAT_PAGES>(p, rows, query_of(p, mem.work, there));
 

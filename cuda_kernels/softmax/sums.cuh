@@ -56,3 +56,12 @@ DEVICE rests rescaled_rests(rests x, float factor)
 {
     return pack_rests(rescaled(first_rest(x), factor), rescaled(second_rest(x), factor));
 }
+
+// f16 has nothing below 2^-24. Weights that meet V in the type are 2^LIFT times what they
+// are, and so are all sums of them.
+template <int TYPE> constexpr float LIFT = TYPE == TYPE_F16 ? 14.0f : 0.0f;
+
+template <int TYPE> DEVICE float unlifted(float sum)
+{
+    return TYPE == TYPE_F16 ? sum * 0x1p-14f : sum;
+}

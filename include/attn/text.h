@@ -25,6 +25,7 @@ extern "C" {
  *             | "window=" left ":" right | "scale=" x | "softcap=" x | "bias=" type
  *             | "mask" | "alibi" | "sinks" | "qlens" | "lens" | "packed" | "packed=q"
  *             | "packed=k" | "pages=" n | "lse" | "grad=" grads | "layout=" class
+ *             | "allow=tf32", which 16-bit types drop
  *     grads   = grad { "+" grad }   grad = "q" | "k" | "v" | "bias" | "sinks"; of bwd,
  *               which needs it, alone
  *     class   = "16" | "8" | "4" | "2" | "any", one for all tensors or four

@@ -246,6 +246,8 @@ static void compare(trial *t, char *denial, size_t cap)
     static const float tolerance[] = {
         [ATTN_F32] = 1e-4f, [ATTN_F16] = 4e-3f, [ATTN_BF16] = 3e-2f
     };
+    /* TF32 has the bits of f16 */
+    const float most = tolerance[t->p.allow_tf32 ? ATTN_F16 : t->p.type];
 
     for (int k = 0; k < ATTN_ARGS; k++) {
         const attn_tensor *x = attn_arg_tensor(&t->args, k);
@@ -254,8 +256,7 @@ static void compare(trial *t, char *denial, size_t cap)
         for (int64_t i = 0; i < n; i++) {
             const float have = value(x->type, t->host[k], i);
             const float want = value(x->type, t->want[k], i);
-            if (have == want ||
-                fabsf(have - want) <= tolerance[t->p.type] * (1 + fabsf(want)))
+            if (have == want || fabsf(have - want) <= most * (1 + fabsf(want)))
                 continue;
             snprintf(denial, cap, "failed its self-test here: %s[%lld] = %g, want %g",
                      attn_arg_list[k].name, (long long)i, (double)have, (double)want);

@@ -84,7 +84,7 @@ int main(int argc, char **argv)
     }
     p.q = made(nq, 12345);
     p.o = made(nq, 0);
-    p.batch = b, p.heads_q = hq, p.heads_kv = hkv, p.len_q = lq, p.len_kv = lk;
+    p.batch = b, p.heads_q = hq, p.heads_kv = hkv, p.group = hq / hkv, p.len_q = lq, p.len_kv = lk;
     p.d = p.dv = DIM;
 #define STRIDES(x, h, l) \
     p.x##_stride_b = h * l * d, p.x##_stride_h = l * d, p.x##_stride_l = d, p.x##_stride_d = 1

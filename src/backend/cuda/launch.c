@@ -66,6 +66,7 @@ static void fill(attn_kparams *a, const attn_call *call)
         .batch = (int32_t)call->batch,
         .heads_q = (int32_t)call->heads_q,
         .heads_kv = (int32_t)call->heads_kv,
+        .group = (int32_t)(call->heads_kv ? call->heads_q / call->heads_kv : 1),
         .len_q = (int32_t)call->len_q,
         .len_kv = (int32_t)call->len_kv,
         .tokens_q = (int32_t)call->tokens_q,
