@@ -52,21 +52,81 @@ static void passes_are_apart(void **state)
 
 static void devices_without_gradients_say_so(void **state)
 {
-    static const char *const backends[] = { "cuda", "opencl" };
     const attn_options named = { .size = sizeof named, .variant = "softmax_fwd_tile" };
     const char *const says =
         "grad=q+k+v; none of them computes gradients yet, \"host\" does";
+    const attn_target t = target_of("cuda");
+    attn_problem p;
+    attn_choice c;
 
     (void)state;
-    for (size_t k = 0; k < sizeof backends / sizeof backends[0]; k++) {
-        const attn_target t = target_of(backends[k]);
-        attn_problem p;
-        attn_choice c;
+    check_ok(attn_problem_parse(&p, PROBLEM));
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, says);
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED, says);
+}
 
-        check_ok(attn_problem_parse(&p, PROBLEM));
-        check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, says);
-        check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED, says);
-    }
+static attn_choice choice_of(const attn_target *t, const char *problem)
+{
+    attn_problem p;
+    attn_choice c;
+
+    check_ok(attn_problem_parse(&p, problem));
+    check_ok(attn_choose(&p, t, NULL, &c));
+    return c;
+}
+
+static int64_t value_of(const attn_step *step, const char *name)
+{
+    for (int i = 0; i < step->n_defines; i++)
+        if (!strcmp(step->define[i].name, name))
+            return step->define[i].value;
+    return -1;
+}
+
+/* On OpenCL: a step for each thing that is asked for, delta before all that need it; tiles
+ * that do not follow from what is asked for, batch or heads; 4 bytes for each query. */
+static void opencl_takes_steps(void **state)
+{
+    attn_target t = target_of("opencl");
+    const attn_choice all =
+        choice_of(&t, "softmax_bwd:f32,b2,hq4,hkv2,lq100,lk120,d64,causal,bias=f32,sinks,"
+                      "grad=q+k+v+bias+sinks");
+    const attn_choice one = choice_of(
+        &t, "softmax_bwd:f32,b9,hq8,hkv8,lq100,lk120,d64,causal,bias=f32,sinks,grad=v");
+    attn_problem p;
+    attn_choice c;
+
+    (void)state;
+    assert_string_equal(all.variant->name, "softmax_bwd_tile_gpu");
+    assert_int_equal(all.n_steps, 5);
+    assert_string_equal(all.step[0].kernel, "softmax_bwd_delta");
+    assert_int_equal(all.step[0].grad & ATTN_GRAD_V, 0);
+    assert_int_equal(all.step[1].over, ATTN_OVER_QUERIES);
+    assert_int_equal(all.step[2].over, ATTN_OVER_KEYS);
+    assert_int_equal(all.step[2].tile_k, all.step[1].tile_q);
+    assert_int_equal(all.step[3].over, ATTN_OVER_BIAS);
+    assert_int_equal(all.step[4].over, ATTN_OVER_HEADS);
+    assert_int_equal(all.workspace_bytes, 4 * 2 * 4 * 100);
+
+    assert_int_equal(one.n_steps, 1);
+    assert_int_equal(value_of(&one.step[0], "KEYS"), 1);
+    assert_int_equal(value_of(&one.step[0], "BM"), value_of(&all.step[1], "BM"));
+    assert_int_equal(value_of(&one.step[0], "BN"), value_of(&all.step[1], "BN"));
+
+    t.caps.max_group = 1; /* no group at all is too small */
+    c = choice_of(&t, PROBLEM);
+    for (int i = 0; i < c.n_steps; i++)
+        assert_int_equal(c.step[i].block, 1);
+    t.caps.max_loops = 1000;
+    check_ok(attn_problem_parse(&p, PROBLEM));
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
+                "the driver cuts loops off before so many rows are read");
+    t = target_of("opencl");
+    t.caps.max_alloc_bytes = 4 * 2 * 4 * 100 - 1;
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
+                "4 bytes of workspace for each query exceed the device's largest block");
+    p.d = 257;
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "D or Dv is over 256");
 }
 
 /* On the host: by tiles, of which the rows follow from the head sizes alone, in memory that
@@ -116,6 +176,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(passes_are_apart),
         cmocka_unit_test(devices_without_gradients_say_so),
+        cmocka_unit_test(opencl_takes_steps),
         cmocka_unit_test(the_host_takes_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

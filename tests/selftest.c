@@ -34,12 +34,13 @@ static attn_status lying_launch(attn_device *dev, int n, const attn_kernel *cons
                                 const attn_step steps[], const attn_call *call,
                                 const attn_stream *stream)
 {
+    const bool backward = call->args->grad_k.type != ATTN_TYPE_NONE;
     attn_status st = attn_backend_host.launch(dev, n, kernels, steps, call, stream);
 
     fault.launches++;
     if (n && fault.spoils &&
         (*fault.spoils == '*' || !strcmp(fault.spoils, steps[0].kernel)))
-        ((float *)call->args->o.data)[3] += 0.25f;
+        ((float *)(backward ? call->args->grad_k : call->args->o).data)[3] += 0.25f;
     return st;
 }
 
@@ -119,6 +120,39 @@ static void a_kernel_that_answers_wrong_is_never_taken(void **state)
     attn_ctx_destroy(&ctx);
 }
 
+/* Gradients are held against those of plain loops, from what the forward gives; what an
+ * honest device computes passes. */
+static void gradients_are_tested_too(void **state)
+{
+    static const char backward[] =
+        "softmax_bwd:f32,b1,hq2,hkv1,lq40,lk70,d16,causal,bias=f32,sinks,lens,"
+        "grad=q+k+v+bias+sinks";
+    attn_ctx *ctx = lying_context();
+    attn_plan *plan = NULL;
+    int at;
+
+    (void)state;
+    memset(&fault, 0, sizeof fault);
+    for (int i = 0; i < 2; i++) {
+        check_ok(attn_plan_parse(ctx, backward, &plan));
+        assert_string_equal(plan->choice.variant->name, "softmax_bwd_tile");
+        attn_plan_destroy(&plan);
+    }
+    assert_int_equal(fault.launches, 1);
+    attn_ctx_destroy(&ctx);
+
+    ctx = lying_context();
+    fault.spoils = "softmax_bwd_tile";
+    check_ok(attn_plan_parse(ctx, backward, &plan));
+    assert_string_equal(plan->choice.variant->name, "softmax_bwd_reference");
+    at = place(ctx, "softmax_bwd_tile");
+    assert_true(ctx->target.verdict[at].failed);
+    assert_non_null(
+        strstr(ctx->target.verdict[at].denial, "failed its self-test here: grad_k[3] = "));
+    attn_plan_destroy(&plan);
+    attn_ctx_destroy(&ctx);
+}
+
 static void when_all_answer_wrong_there_is_no_plan(void **state)
 {
     attn_ctx *ctx = lying_context();
@@ -156,6 +190,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_honest_device_is_tested_once_a_kernel),
         cmocka_unit_test(a_kernel_that_answers_wrong_is_never_taken),
+        cmocka_unit_test(gradients_are_tested_too),
         cmocka_unit_test(when_all_answer_wrong_there_is_no_plan),
         cmocka_unit_test(a_kernel_that_fits_no_group_is_left_out),
     };

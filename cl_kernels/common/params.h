@@ -25,7 +25,8 @@
 /* ... of a vector over the batch */
 #define LIST_PARAMS(P, name) P(LONG, name##_offset) P(LONG, name##_stride_b)
 
-#define SOFTMAX_FWD_PARAMS(P) \
+/* of both passes; o and lse are read by the backward */
+#define SOFTMAX_PARAMS(P) \
     P(IN, q) P(IN, k) P(IN, v) P(OUT, o) P(FLOATS, lse) \
     P(BIAS, bias) P(U8, mask) P(F32, alibi) P(F32, sinks) \
     P(I32, lens_q) P(I32, lens_kv) P(I32, offsets) P(I32, cu_q) P(I32, cu_k) P(I32, table) \
@@ -52,7 +53,29 @@
     P(INT, want_o)     /* 0: o is not written                                */ \
     P(INT, want_lse)   /* 0: lse is not written                              */ \
     P(INT, want_status)/* 0: status is not written                           */ \
-    P(FLOAT, softcap) P(LAST, scale)
+    P(FLOAT, softcap)
+
+#define SOFTMAX_FWD_PARAMS(P) SOFTMAX_PARAMS(P) P(LAST, scale)
+
+/* Devices promise room for 1024 bytes of arguments, and these are almost that. */
+#define SOFTMAX_BWD_PARAMS(P) \
+    SOFTMAX_PARAMS(P) \
+    P(IN, grad_o) P(F32, grad_lse) P(OUT, grad_q) P(OUT, grad_k) P(OUT, grad_v) \
+    P(FLOATS, grad_bias) P(FLOATS, grad_sinks) \
+    VIEW_PARAMS(P, grad_o) VIEW_PARAMS(P, grad_q) VIEW_PARAMS(P, grad_k) \
+    VIEW_PARAMS(P, grad_v) VIEW_PARAMS(P, grad_bias)   /* as bias               */ \
+    P(LONG, grad_lse_offset) P(LONG, grad_lse_stride_b) P(LONG, grad_lse_stride_h) \
+    P(LONG, grad_lse_stride_l) \
+    P(LONG, grad_sinks_offset) P(LONG, grad_sinks_stride_h) \
+    P(INT, grad_bias_size_b) P(INT, grad_bias_size_h)  /* 1: summed over, unless   */ \
+    P(INT, grad_bias_size_l) P(INT, grad_bias_size_d)  /*    there is no more      */ \
+    P(INT, has)        /* HAS_ bits of the gradients that are there          */ \
+    P(LAST, scale)
+
+#define HAS_GRAD_O 1
+#define HAS_GRAD_LSE 2
+#define HAS_GRAD_K 4
+#define HAS_GRAD_V 8
 
 /* One part of a merge; softmax/merge.cl. PART is IN, but in the part's own type. */
 #define MERGE_PARAMS(P) \

@@ -79,61 +79,10 @@
 #define PP (BN + 4)
 #define TP (TX + 4)
 
+#include "softmax/products.clh"
 #include "softmax/stage.clh"
 
-/* s[r][c] += the part of q.k that lies in one chunk of depth. */
-static inline void add_scores(float s[RM][RN], const __local float *q,
-                              const __local float *k)
-{
-    for (int d = 0; d < DC; d += 4) {
-        float4 a[RM];
-
-        #pragma unroll
-        for (int r = 0; r < RM; r++)
-            a[r] = *(const __local float4 *)(q + r * TY * QP + d);
-        #pragma unroll
-        for (int c = 0; c < RN; c++) {
-            const float4 b = *(const __local float4 *)(k + c * TX * KP + d);
-
-            #pragma unroll
-            for (int r = 0; r < RM; r++) {
-                s[r][c] += a[r].x * b.x;
-                s[r][c] += a[r].y * b.y;
-                s[r][c] += a[r].z * b.z;
-                s[r][c] += a[r].w * b.w;
-            }
-        }
-    }
-}
-
-/* o[r][g] += weights times values, for one chunk of keys. */
-static inline void add_values(float4 o[RM][RV], const __local float *w,
-                              const __local float *v)
-{
-    for (int j = 0; j < JC; j += 4) {
-        float4 a[RM];
-
-        #pragma unroll
-        for (int r = 0; r < RM; r++)
-            a[r] = *(const __local float4 *)(w + r * TY * PP + j);
-        #pragma unroll
-        for (int g = 0; g < RV; g++) {
-            const __local float *x = v + j * VP + g * 4 * TX;
-            const float4 b0 = *(const __local float4 *)x;
-            const float4 b1 = *(const __local float4 *)(x + VP);
-            const float4 b2 = *(const __local float4 *)(x + 2 * VP);
-            const float4 b3 = *(const __local float4 *)(x + 3 * VP);
-
-            #pragma unroll
-            for (int r = 0; r < RM; r++) {
-                o[r][g] += a[r].xxxx * b0;
-                o[r][g] += a[r].yyyy * b1;
-                o[r][g] += a[r].zzzz * b2;
-                o[r][g] += a[r].wwww * b3;
-            }
-        }
-    }
-}
+ADD_ROWS(add_values, RV, VP)
 
 /* The sums over all runs so far: m, and o and l with what was added too much. */
 typedef struct attn_runs {

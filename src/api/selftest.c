@@ -15,6 +15,17 @@
  * rest is small and odd: two tiles of keys and the edges of both. */
 enum { HEADS_Q = 2, HEADS_KV = 1, WINDOW = 9, OFFSET = 3, PAGE = 5 };
 
+/* Rows that two tiles of each step are less than, within limits: groups of a backward
+ * step own queries or keys and visit the others. */
+static int64_t two_tiles(const attn_choice *choice)
+{
+    int64_t most = 8;
+
+    for (int i = 0; i < choice->n_steps; i++)
+        most = attn_max(most, attn_max(choice->step[i].tile_q, choice->step[i].tile_k));
+    return attn_min(most + 3, 67);
+}
+
 static void shrink(attn_problem *tiny, const attn_problem *p, const attn_choice *choice)
 {
     const attn_step *const step = &choice->step[0];
@@ -29,6 +40,8 @@ static void shrink(attn_problem *tiny, const attn_problem *p, const attn_choice 
     if (step->piece) /* two, but no more than were planned: a merge has room for those */
         tiny->lk = p->lk > step->piece ? step->piece + attn_min(step->tile_k, 3)
                                        : attn_min(tiny->lk, step->piece);
+    if (p->pass == ATTN_PASS_BWD)
+        tiny->lq = tiny->lk = two_tiles(choice);
     tiny->offset = p->features & ATTN_FEAT_OFFSET ? OFFSET : 0;
     tiny->window_left = attn_min(p->window_left, WINDOW);
     tiny->window_right = attn_min(p->window_right, WINDOW);
@@ -117,7 +130,7 @@ static attn_status make_tensor(trial *t, int k)
     else if (x->type == ATTN_BOOL)
         for (int64_t i = 0; i < n; i++)
             ((unsigned char *)t->host[k])[i] = i % 3 != 1;
-    else if (!arg->output)
+    else if (!attn_arg_is_output(&t->p, k))
         fill(x->type, t->host[k], n, (uint32_t)k + 1);
     if (arg->feature == ATTN_FEAT_ALIBI) /* small: 16-bit scores are not exact far away */
         for (int64_t i = 0; i < n; i++)
@@ -150,8 +163,9 @@ static attn_args args_of(const trial *t, void *const data[ATTN_ARGS])
     return a;
 }
 
-/* The oracle's answer, through the host back end. */
-static attn_status run_oracle(const trial *t)
+/* The answer of one of the host's variants to a problem. */
+static attn_status run_on_host(const trial *t, const attn_problem *p, const char *variant,
+                               attn_args *args)
 {
     const attn_backend *host = attn_backend_find("host");
     const attn_caps one = { .kind = ATTN_DEVICE_HOST,
@@ -160,27 +174,55 @@ static attn_status run_oracle(const trial *t)
     const attn_target target = { .backend = "host",
                                  .caps = one,
                                  .variants = attn_variants_for("host", &one) };
-    const attn_options reference = { .size = sizeof reference,
-                                     .variant = "softmax_fwd_reference" };
-    void *data[ATTN_ARGS];
+    const attn_options reference = { .size = sizeof reference, .variant = variant };
     const attn_kernel *kernel;
     attn_device *device = NULL;
     attn_choice choice;
-    attn_args args;
     attn_call call;
     int64_t limit;
     attn_status st;
 
-    for (int k = 0; k < ATTN_ARGS; k++)
-        data[k] = attn_arg_list[k].output ? t->want[k] : t->host[k];
-    args = args_of(t, data);
-    call = attn_call_of(&t->p, &args, &t->extent);
-    if ((st = attn_choose(&t->p, &target, &reference, &choice)) == ATTN_OK &&
-        (st = host->open(&(attn_env){ 0 }, 0, &device)) == ATTN_OK &&
+    if ((st = attn_choose(p, &target, &reference, &choice)) != ATTN_OK)
+        return st;
+    args->workspace_bytes = (size_t)choice.workspace_bytes;
+    args->workspace = calloc(1, args->workspace_bytes + 1);
+    if (!args->workspace)
+        return attn_fail(ATTN_ERR_NO_MEMORY, "%zu bytes", args->workspace_bytes);
+    call = attn_call_of(p, args, &t->extent);
+    if ((st = host->open(&(attn_env){ 0 }, 0, &device)) == ATTN_OK &&
         (st = host->kernel(device, choice.step, &kernel, &limit)) == ATTN_OK)
         st = host->launch(device, 1, &kernel, choice.step, &call, &(attn_stream){ 0 });
     host->close(&device);
+    free(args->workspace);
     return st;
+}
+
+/* O and the LSE, of which a backward problem is given the forward's. */
+static attn_status run_forward(const trial *t)
+{
+    attn_problem forward = t->p;
+    attn_args args = args_of(t, t->host);
+
+    forward.pass = ATTN_PASS_FWD;
+    forward.grad = 0;
+    return run_on_host(t, &forward, "softmax_fwd_reference", &args);
+}
+
+/* The oracle's answer. */
+static attn_status run_oracle(const trial *t)
+{
+    const bool backward = t->p.pass == ATTN_PASS_BWD;
+    void *data[ATTN_ARGS];
+    attn_args args;
+    attn_status st;
+
+    if (backward && (st = run_forward(t)) != ATTN_OK)
+        return st;
+    for (int k = 0; k < ATTN_ARGS; k++)
+        data[k] = attn_arg_is_output(&t->p, k) ? t->want[k] : t->host[k];
+    args = args_of(t, data);
+    return run_on_host(t, &t->p,
+                       backward ? "softmax_bwd_reference" : "softmax_fwd_reference", &args);
 }
 
 /* The kernels of `choice` on the tiny problem, which may have more rows, and more pieces
@@ -234,7 +276,7 @@ static attn_status run_device(const attn_ctx *ctx, trial *t, const attn_choice *
         (st = b->wait(ctx->device)) != ATTN_OK)
         return st;
     for (int k = 0; k < ATTN_ARGS && st == ATTN_OK; k++)
-        if (attn_arg_list[k].output && t->device[k])
+        if (attn_arg_is_output(&t->p, k) && t->device[k])
             st = b->download(ctx->device, t->host[k], t->device[k], 0,
                              bytes_of(attn_arg_tensor(&t->args, k)));
     return st;
@@ -251,7 +293,7 @@ static void compare(trial *t, char *denial, size_t cap)
 
     for (int k = 0; k < ATTN_ARGS; k++) {
         const attn_tensor *x = attn_arg_tensor(&t->args, k);
-        const bool output = attn_arg_list[k].output && t->host[k];
+        const bool output = attn_arg_is_output(&t->p, k) && t->host[k];
         const int64_t n = output ? (int64_t)(bytes_of(x) / attn_type_bytes(x->type)) : 0;
         for (int64_t i = 0; i < n; i++) {
             const float have = value(x->type, t->host[k], i);

@@ -41,15 +41,23 @@ static void explain_work(const attn_problem *p, const attn_target *target, attn_
         attn_text_add(text, "roofline   the device tells neither clock nor bandwidth\n");
 }
 
-/* As plan/step.h counts them, in one round. */
+/* As plan/step.h counts them, in one round; of a bias that was not broadcast. */
 static double groups_of(const attn_problem *p, const attn_step *s)
 {
+    const double tiles_q = (double)attn_ceil_div(p->lq, s->tile_q);
+    const double tiles_k = (double)attn_ceil_div(p->lk, s->tile_k);
     const int64_t group = s->grouped && p->hkv ? p->hq / p->hkv : 1;
     const int64_t queries = s->round_queries ? attn_min(s->round_queries, p->lq) : p->lq;
     const int64_t heads =
         s->round_heads ? attn_min(s->round_heads, p->b * p->hq) : p->b * p->hq;
     const int64_t pieces = s->piece ? attn_max(attn_ceil_div(p->lk, s->piece), 1) : 1;
 
+    switch (s->over) {
+    case ATTN_OVER_KEYS: return tiles_k * (double)p->hkv * (double)p->b;
+    case ATTN_OVER_BIAS: return tiles_q * tiles_k * (double)p->hq * (double)p->b;
+    case ATTN_OVER_HEADS: return (double)p->hq;
+    case ATTN_OVER_QUERIES: break;
+    }
     return (double)attn_ceil_div(queries * group, s->tile_q) *
            ((double)heads / (double)group) * (double)pieces;
 }

@@ -144,7 +144,11 @@ enum {
     ATTN_READS_K = 1 << 11,
     ATTN_READS_V = 1 << 12,
     ATTN_READS_O = 1 << 13,
-    ATTN_READS_ALL = (1 << 14) - 1
+    ATTN_READS_ALL = (1 << 14) - 1,  /* of the forward                            */
+    ATTN_READS_GRAD_O = 1 << 14,
+    ATTN_READS_GRAD_Q = 1 << 15,
+    ATTN_READS_GRAD_K = 1 << 16,
+    ATTN_READS_GRAD_V = 1 << 17
 };
 
 /* Adds the defines for what it reads: sizes, type, features, layouts. */

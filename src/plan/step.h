@@ -40,12 +40,24 @@ typedef struct attn_define {
     int32_t value;
 } attn_define;
 
+/* What the groups of a step share among them. */
+typedef enum attn_over {
+    ATTN_OVER_QUERIES,           /* as attn_step has it                        */
+    ATTN_OVER_KEYS,              /* ceil(keys / tile_k) * heads_kv * batch     */
+    ATTN_OVER_BIAS,              /* grad_bias, in tiles of tile_q * tile_k     */
+    ATTN_OVER_HEADS              /* heads_q                                    */
+} attn_over;
+
 typedef struct attn_step {
     const char *kernel;          /* symbol without "attn_"; static             */
     attn_define define[ATTN_MAX_DEFINES];
     int32_t n_defines;
 
-    /* Groups: ceil(queries / tile_q) * heads_q * batch. With `grouped` the queries of
+    attn_over over;
+    uint32_t grad;               /* ATTN_GRAD_ bits: left out by a call that wants none
+                                    of them; 0: never                         */
+
+    /* Groups over queries: ceil(queries / tile_q) * heads_q * batch. With `grouped` the queries of
      * all heads that share a key/value head are one run: ceil(queries * Hq / Hkv /
      * tile_q) * heads_kv * batch. Times ceil(keys / piece) if piece is not 0. */
     int64_t tile_q, tile_k;      /* in tokens                                  */

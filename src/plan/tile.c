@@ -97,6 +97,14 @@ void attn_step_softmax(attn_step *step, const attn_problem *p, unsigned reads)
         { "CONTIG_K", ATTN_READS_K, p->layout[ATTN_TENSOR_K] != ATTN_LAYOUT_ANY },
         { "CONTIG_V", ATTN_READS_V, p->layout[ATTN_TENSOR_V] != ATTN_LAYOUT_ANY },
         { "CONTIG_O", ATTN_READS_O, p->layout[ATTN_TENSOR_O] != ATTN_LAYOUT_ANY },
+        { "CONTIG_GRAD_O", ATTN_READS_GRAD_O,
+          p->layout[ATTN_TENSOR_GRAD_O] != ATTN_LAYOUT_ANY },
+        { "CONTIG_GRAD_Q", ATTN_READS_GRAD_Q,
+          p->layout[ATTN_TENSOR_GRAD_Q] != ATTN_LAYOUT_ANY },
+        { "CONTIG_GRAD_K", ATTN_READS_GRAD_K,
+          p->layout[ATTN_TENSOR_GRAD_K] != ATTN_LAYOUT_ANY },
+        { "CONTIG_GRAD_V", ATTN_READS_GRAD_V,
+          p->layout[ATTN_TENSOR_GRAD_V] != ATTN_LAYOUT_ANY },
     };
 
     step->type = p->type;

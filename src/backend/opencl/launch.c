@@ -9,8 +9,8 @@
 #include "core/size.h"
 #include "core/status.h"
 
-/* The parameters' values, a field for each name in the list; and the rows that
- * say where each lies, in the kernels' order. */
+/* The parameters' values, a field for each name in the longer list; and the rows that
+ * say where each lies, in the order of the kernels of each pass. */
 typedef cl_mem c_IN, c_OUT, c_BIAS, c_U8, c_I32, c_F32, c_WORD, c_FLOATS;
 typedef cl_long c_LONG;
 typedef cl_int c_INT;
@@ -18,20 +18,32 @@ typedef cl_float c_FLOAT, c_LAST;
 
 typedef struct arguments {
 #define FIELD(KIND, name) c_##KIND name;
-    SOFTMAX_FWD_PARAMS(FIELD)
+    SOFTMAX_BWD_PARAMS(FIELD)
 #undef FIELD
 } arguments;
 
-static const attn_cl_param params[] = {
+_Static_assert(sizeof(arguments) <= 1024, "no device must take more");
+
 #define ROW(KIND, name) { #name, offsetof(arguments, name), sizeof(c_##KIND) },
-    SOFTMAX_FWD_PARAMS(ROW)
+static const attn_cl_param fwd_params[] = { SOFTMAX_FWD_PARAMS(ROW) };
+static const attn_cl_param bwd_params[] = { SOFTMAX_BWD_PARAMS(ROW) };
 #undef ROW
+
+enum {
+    N_FWD_PARAMS = sizeof fwd_params / sizeof fwd_params[0],
+    N_BWD_PARAMS = sizeof bwd_params / sizeof bwd_params[0]
 };
-enum { N_PARAMS = sizeof params / sizeof params[0] };
+
+static bool is_backward(const char *kernel)
+{
+    return !strncmp(kernel, "softmax_bwd_", 12);
+}
 
 cl_uint attn_cl_n_params(const char *kernel)
 {
-    return strcmp(kernel, "softmax_merge") ? N_PARAMS : attn_cl_n_merge_params;
+    if (is_backward(kernel))
+        return N_BWD_PARAMS;
+    return strcmp(kernel, "softmax_merge") ? N_FWD_PARAMS : attn_cl_n_merge_params;
 }
 
 #define VIEW(a, name, t)                       \
@@ -49,31 +61,79 @@ cl_uint attn_cl_n_params(const char *kernel)
         (a)->name##_stride_b = (t)->stride[0]; \
     } while (0)
 
-/* A tensor that was left out is bound to q's buffer and never touched. */
-static cl_mem memory_of(const attn_tensor *t, const attn_tensor *q)
+static bool is_there(const attn_tensor *t)
 {
-    return t->type != ATTN_TYPE_NONE && t->data ? t->data : q->data;
+    return t->type != ATTN_TYPE_NONE;
 }
 
-static void fill_tensors(arguments *a, const attn_args *t)
+/* A tensor that was left out, or is empty, is bound to some other's buffer and never
+ * touched. */
+static cl_mem memory_of(const attn_tensor *t, cl_mem spare)
 {
-    a->q = t->q.data;
-    a->k = memory_of(&t->k, &t->q);
-    a->v = memory_of(&t->v, &t->q);
-    a->o = memory_of(&t->o, &t->q);
-    a->lse = memory_of(&t->lse, &t->q);
-    a->bias = memory_of(&t->bias, &t->q);
-    a->mask = memory_of(&t->mask, &t->q);
-    a->alibi = memory_of(&t->alibi, &t->q);
-    a->sinks = memory_of(&t->sinks, &t->q);
-    a->lens_q = memory_of(&t->lens_q, &t->q);
-    a->lens_kv = memory_of(&t->lens_kv, &t->q);
-    a->offsets = memory_of(&t->offsets, &t->q);
-    a->cu_q = memory_of(&t->cu_q, &t->q);
-    a->cu_k = memory_of(&t->cu_k, &t->q);
-    a->table = memory_of(&t->block_table, &t->q);
-    a->status = memory_of(&t->status, &t->q);
-    a->work = t->workspace ? t->workspace : t->q.data;
+    return is_there(t) && t->data ? t->data : spare;
+}
+
+/* Any buffer of the call. Not all can be empty, for there is something to launch. */
+static cl_mem find_spare(const attn_args *t)
+{
+    void *const all[] = { t->q.data,      t->grad_q.data,    t->grad_k.data,
+                          t->grad_v.data, t->grad_bias.data, t->grad_sinks.data,
+                          t->workspace };
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i])
+            return all[i];
+    return NULL;
+}
+
+static void fill_gradients(arguments *a, const attn_args *t, cl_mem spare)
+{
+    a->grad_o = memory_of(&t->grad_o, spare);
+    a->grad_lse = memory_of(&t->grad_lse, spare);
+    a->grad_q = memory_of(&t->grad_q, spare);
+    a->grad_k = memory_of(&t->grad_k, spare);
+    a->grad_v = memory_of(&t->grad_v, spare);
+    a->grad_bias = memory_of(&t->grad_bias, spare);
+    a->grad_sinks = memory_of(&t->grad_sinks, spare);
+    VIEW(a, grad_o, &t->grad_o);
+    VIEW(a, grad_q, &t->grad_q);
+    VIEW(a, grad_k, &t->grad_k);
+    VIEW(a, grad_v, &t->grad_v);
+    VIEW(a, grad_bias, &t->grad_bias);
+    LIST(a, grad_lse, &t->grad_lse);
+    a->grad_lse_stride_h = t->grad_lse.stride[1];
+    a->grad_lse_stride_l = t->grad_lse.stride[2];
+    a->grad_sinks_offset = t->grad_sinks.offset;
+    a->grad_sinks_stride_h = t->grad_sinks.stride[1];
+    a->grad_bias_size_b = (cl_int)t->grad_bias.size[0];
+    a->grad_bias_size_h = (cl_int)t->grad_bias.size[1];
+    a->grad_bias_size_l = (cl_int)t->grad_bias.size[2];
+    a->grad_bias_size_d = (cl_int)t->grad_bias.size[3];
+    a->has = (is_there(&t->grad_o) ? HAS_GRAD_O : 0) |
+             (is_there(&t->grad_lse) ? HAS_GRAD_LSE : 0) |
+             (is_there(&t->grad_k) ? HAS_GRAD_K : 0) |
+             (is_there(&t->grad_v) ? HAS_GRAD_V : 0);
+}
+
+static void fill_tensors(arguments *a, const attn_args *t, cl_mem spare)
+{
+    a->q = memory_of(&t->q, spare);
+    a->k = memory_of(&t->k, spare);
+    a->v = memory_of(&t->v, spare);
+    a->o = memory_of(&t->o, spare);
+    a->lse = memory_of(&t->lse, spare);
+    a->bias = memory_of(&t->bias, spare);
+    a->mask = memory_of(&t->mask, spare);
+    a->alibi = memory_of(&t->alibi, spare);
+    a->sinks = memory_of(&t->sinks, spare);
+    a->lens_q = memory_of(&t->lens_q, spare);
+    a->lens_kv = memory_of(&t->lens_kv, spare);
+    a->offsets = memory_of(&t->offsets, spare);
+    a->cu_q = memory_of(&t->cu_q, spare);
+    a->cu_k = memory_of(&t->cu_k, spare);
+    a->table = memory_of(&t->block_table, spare);
+    a->status = memory_of(&t->status, spare);
+    a->work = t->workspace ? t->workspace : spare;
     VIEW(a, q, &t->q);
     VIEW(a, k, &t->k);
     VIEW(a, v, &t->v);
@@ -114,13 +174,14 @@ static void fill(arguments *a, const attn_call *call)
         .offset = call->offset,
         .left = call->left,
         .right = call->right,
-        .want_o = t->o.type != ATTN_TYPE_NONE,
-        .want_lse = t->lse.type != ATTN_TYPE_NONE,
-        .want_status = t->status.type != ATTN_TYPE_NONE,
+        .want_o = is_there(&t->o),
+        .want_lse = is_there(&t->lse),
+        .want_status = is_there(&t->status),
         .scale = call->scale,
         .softcap = call->softcap,
     };
-    fill_tensors(a, t);
+    fill_tensors(a, t, find_spare(t));
+    fill_gradients(a, t, find_spare(t));
 }
 
 /* A caller's queue has been made anywhere; ours is known. */
@@ -166,31 +227,85 @@ fail:
     return st;
 }
 
-/* The work-items of a step in one round, as plan/step.h counts its groups. */
+/* Whether a call wants something of a step. */
+static bool is_wanted(const attn_step *step, const attn_args *t)
+{
+    const uint32_t there = (is_there(&t->grad_q) ? ATTN_GRAD_Q : 0) |
+                           (is_there(&t->grad_k) ? ATTN_GRAD_K : 0) |
+                           (is_there(&t->grad_v) ? ATTN_GRAD_V : 0) |
+                           (is_there(&t->grad_bias) ? ATTN_GRAD_BIAS : 0) |
+                           (is_there(&t->grad_sinks) ? ATTN_GRAD_SINKS : 0);
+
+    return !step->grad || step->grad & there;
+}
+
+/* The groups of a step in one round, as plan/step.h counts them; false: too many. */
+static bool groups_of(const attn_step *step, const attn_call *call, const attn_round *round,
+                      int64_t *n)
+{
+    const int64_t group =
+        step->grouped && call->heads_kv ? call->heads_q / call->heads_kv : 1;
+    const int64_t *bias = call->args->grad_bias.size;
+    int64_t tiles;
+
+    *n = 0;
+    if (!is_wanted(step, call->args))
+        return true;
+    switch (step->over) {
+    case ATTN_OVER_KEYS:
+        return attn_mul(attn_ceil_div(call->len_kv, step->tile_k), call->heads_kv, n) &&
+               attn_mul(*n, call->batch, n);
+    case ATTN_OVER_BIAS:
+        return attn_mul(attn_ceil_div(bias[2], step->tile_q),
+                        attn_ceil_div(bias[3], step->tile_k), n) &&
+               attn_mul(*n, bias[1], n) && attn_mul(*n, bias[0], n);
+    case ATTN_OVER_HEADS: *n = call->heads_q; return true;
+    case ATTN_OVER_QUERIES: break;
+    }
+    return attn_mul(round->queries, group, &tiles) &&
+           attn_mul(attn_ceil_div(tiles, step->tile_q), round->heads / group, n) &&
+           attn_mul(*n, attn_pieces_of(step->piece, call), n);
+}
+
+/* Whether there is a group, or more than can be counted. */
+static bool has_work(const attn_step *step, const attn_call *call, const attn_round *round)
+{
+    int64_t n;
+
+    return !groups_of(step, call, round, &n) || n;
+}
+
+static bool any_has_work(int n, const attn_step steps[], const attn_call *call)
+{
+    for (int i = 0; i < n; i++) {
+        const attn_round at = attn_round_at(&steps[0], call, 0);
+
+        if (has_work(&steps[i], call, &at))
+            return true;
+    }
+    return false;
+}
+
+/* The work-items of a step in one round. */
 static attn_status global_size(const attn_device *dev, const attn_step *step,
                                const attn_kernel *k, const attn_call *call,
                                const attn_round *round, size_t *out)
 {
-    const int64_t group = step->grouped ? call->heads_q / call->heads_kv : 1;
-    const int64_t heads = round->heads / group;
-    const int64_t pieces = attn_pieces_of(step->piece, call);
-    int64_t tiles, n = 0;
+    int64_t n = 0;
 
     if (step->block > k->max_group)
         return attn_fail(ATTN_ERR_UNSUPPORTED,
                          "kernel %s: groups of %" PRId64
                          " work-items, but %s takes %" PRId64,
                          k->name, step->block, dev->info.name, k->max_group);
-    if (!attn_mul(round->queries, group, &tiles) ||
-        !attn_mul(attn_ceil_div(tiles, step->tile_q), heads, &n) ||
-        !attn_mul(n, pieces, &n) || !attn_mul(n, step->block, &n) ||
+    if (!groups_of(step, call, round, &n) || !attn_mul(n, step->block, &n) ||
         (uint64_t)n > SIZE_MAX || (dev->address_bits < 64 && n >> dev->address_bits))
         return attn_fail(ATTN_ERR_UNSUPPORTED,
                          "kernel %s: tiles of %" PRId64 " queries over %" PRId64
-                         " queries, %" PRId64 " pieces of keys and %" PRId64
+                         " queries, %" PRId64 " keys in tiles of %" PRId64 " and %" PRId64
                          " heads of all batches are more work-items than %s can count",
-                         k->name, step->tile_q, round->queries * group, pieces, heads,
-                         dev->info.name);
+                         k->name, step->tile_q, round->queries, call->len_kv, step->tile_k,
+                         round->heads, dev->info.name);
     *out = (size_t)n;
     return ATTN_OK;
 }
@@ -247,18 +362,22 @@ static attn_status enqueue_step(attn_device *dev, const attn_cl_target *to,
     a->round_heads = (cl_int)round->heads;
     a->round_query = (cl_int)round->query;
     a->round_queries = (cl_int)round->queries;
-    return st != ATTN_OK ? st
-                         : attn_cl_enqueue(to, k, params, N_PARAMS, a, global,
-                                           (size_t)step->block, done);
+    if (st != ATTN_OK)
+        return st;
+    return is_backward(k->name) ? attn_cl_enqueue(to, k, bwd_params, N_BWD_PARAMS, a,
+                                                  global, (size_t)step->block, done)
+                                : attn_cl_enqueue(to, k, fwd_params, N_FWD_PARAMS, a,
+                                                  global, (size_t)step->block, done);
 }
 
-/* Each step after the one before, on an out-of-order queue too. The events of
+/* Each step that has work after the one before, on an out-of-order queue too. The events of
  * the first and the last go out where asked for. */
 static attn_status enqueue_all(attn_device *dev, attn_cl_target *to, int n,
                                const attn_kernel *const kernels[], const attn_step steps[],
                                const attn_call *call, cl_event *first, cl_event *last)
 {
     const int64_t total = n * attn_rounds_of(&steps[0], call);
+    bool before_that = false;
     cl_event before = NULL;
     attn_status st = ATTN_OK;
     arguments a;
@@ -269,12 +388,15 @@ static attn_status enqueue_all(attn_device *dev, attn_cl_target *to, int n,
         const bool named = i + 1 < total || last;
         cl_event link = NULL;
 
+        if (!has_work(&steps[i % n], call, &at))
+            continue;
         st = enqueue_step(dev, to, kernels[i % n], &steps[i % n], call, &at, &a,
                           named ? &link : NULL);
-        if (before && (i > 1 || !first))
+        if (before && (before_that || !first))
             dev->cl->clReleaseEvent(before);
         else if (before)
             *first = before;
+        before_that = before != NULL;
         before = link;
         to->wait = &before;
         to->n_wait = 1;
@@ -312,10 +434,10 @@ attn_status attn_cl_launch(attn_device *dev, int n, const attn_kernel *const ker
 
     if ((st = attn_cl_find_queue(dev, stream, &to)) != ATTN_OK)
         return st;
-    if (n > 0 && (!call->len_q || !call->heads_q || !call->batch))
+    if (!any_has_work(n, steps, call))
         n = 0;
     if (n > 0) {
-        if (!call->args->q.data)
+        if (!call->args->q.data && call->len_q && call->heads_q && call->batch)
             return attn_fail(ATTN_ERR_INVALID, "q.data is NULL");
         st = enqueue_all(dev, &to, n, kernels, steps, call, stream->ns ? &first : NULL,
                          done || stream->ns ? &last : NULL);

@@ -18,6 +18,7 @@ const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
         &attn_opencl_softmax_fwd_math_clblast_variant,
         &attn_opencl_softmax_fwd_naive_variant,
         &attn_opencl_softmax_fwd_naive_copy_variant,
+        &attn_opencl_softmax_bwd_tile_gpu_variant,
         NULL,
     };
     static const attn_variant *const gpu[] = {
@@ -28,6 +29,7 @@ const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
         &attn_opencl_softmax_fwd_math_clblast_variant,
         &attn_opencl_softmax_fwd_naive_variant,
         &attn_opencl_softmax_fwd_naive_copy_variant,
+        &attn_opencl_softmax_bwd_tile_gpu_variant,
         NULL,
     };
 

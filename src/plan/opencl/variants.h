@@ -12,6 +12,7 @@ extern const attn_variant attn_opencl_softmax_fwd_math_variant;
 extern const attn_variant attn_opencl_softmax_fwd_math_clblast_variant;
 extern const attn_variant attn_opencl_softmax_fwd_naive_variant;
 extern const attn_variant attn_opencl_softmax_fwd_naive_copy_variant;
+extern const attn_variant attn_opencl_softmax_bwd_tile_gpu_variant;
 
 /* Best first for such a device, ends with NULL. */
 const attn_variant *const *attn_opencl_variants(const attn_caps *caps);

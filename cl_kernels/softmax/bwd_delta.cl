@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+/* softmax/bwd_delta.cl: the first step of the backward: what every pass over pairs takes
+ * from its products.
+ *
+ * Computes  delta_i = sum_d dO_id O_id - dLSE_i, those that are there, into the workspace
+ * Grid      1-D, ceil(Lq / ROWS) * Hq * B groups, queries fastest
+ * Group     ROWS * LANES work-items: LANES for a row, side by side
+ * Local     4 * ROWS * (LANES + 1) bytes
+ * Numerics  f32
+ * Tunables  ROWS LANES: any
+ */
+#ifndef ROWS
+#define ROWS 8
+#endif
+#ifndef LANES_OF_ROW
+#define LANES_OF_ROW 8
+#endif
+#include "softmax/bwd.clh"
+
+__kernel __attribute__((reqd_work_group_size(ROWS * LANES_OF_ROW, 1, 1)))
+void attn_softmax_bwd_delta(SIGNATURE(SOFTMAX_BWD_PARAMS))
+{
+    __local float part[ROWS * (LANES_OF_ROW + 1)];
+    const attn_kparams p = KPARAMS(SOFTMAX_BWD_PARAMS);
+    const int lane = get_local_id(0) % LANES_OF_ROW, row = get_local_id(0) / LANES_OF_ROW;
+    const long tiles = CEIL_DIV(p.len_q, ROWS), id = get_group_id(0);
+    const int i = (int)(id % tiles) * ROWS + row;
+    const long h = id / tiles % p.heads_q, b = id / tiles / p.heads_q;
+    const attn_sequence seq = range_sequence(&p, b);
+    __local float *const sums = part + row * (LANES_OF_ROW + 1);
+    float sum = 0.0f;
+
+    if (p.has & HAS_GRAD_O && i < seq.queries) {
+        const attn_rows grad = ADDRESS_QUERIES(&p, grad_o, &seq, b, h);
+        const attn_rows o = ADDRESS_QUERIES(&p, o, &seq, b, h);
+        const long grad_i = address_row(&grad, i), o_i = address_row(&o, i);
+
+        for (int d = lane; d < DV; d += LANES_OF_ROW)
+            sum += elem_load(p.grad_o, address_elem(&grad, grad_i, d, CONTIG_GRAD_O)) *
+                   elem_load(p.o, address_elem(&o, o_i, d, CONTIG_O));
+    }
+    sums[lane] = sum;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (lane == 0 && i < seq.queries) {
+        for (int x = 1; x < LANES_OF_ROW; x++)
+            sum += sums[x];
+        if (p.has & HAS_GRAD_LSE)
+            sum -= p.grad_lse[p.grad_lse_offset +
+                              (FEAT_PACKED_Q ? 0 : b * p.grad_lse_stride_b) +
+                              h * p.grad_lse_stride_h +
+                              (seq.q_first + (long)i) * p.grad_lse_stride_l];
+        p.work[back_delta_at(&p, b, h, i)] = sum;
+    }
+}
