@@ -226,6 +226,33 @@ static void pages(const subject *who)
     }
 }
 
+/* All keys lie left of every window: nothing is read of the page behind them, which the
+ * status would tell. */
+static void pages_out_of_sight(const subject *who)
+{
+    static const char *const problems[] = {
+        "softmax_fwd:f32,b1,hq2,hkv1,lq4,lk60,d8,window=3:0,offset=200,lens,pages=10,lse",
+        "softmax_fwd:f16,b1,hq2,hkv1,lq4,lk60,d8,window=3:0,offset=200,lens,pages=10,lse",
+    };
+
+    for (size_t p = 0; p < sizeof problems / sizeof problems[0]; p++) {
+        int32_t status = 0;
+        trial t;
+
+        if (!takes(who, problems[p]))
+            continue;
+        trial_make(&t, who, problems[p]);
+        t.lens_kv[0] = 50;
+        t.table[5] = INT32_MAX;
+        t.args.status = attn_tensor_vector(&status, ATTN_I32, 1);
+        trial_run(&t);
+        for (int64_t row = 0; row < t.nlse; row++)
+            row_is_empty(&t, row, -INFINITY);
+        assert_int_equal(status, 0);
+        trial_free(&t);
+    }
+}
+
 /* K1: a length for one of three batches, a table with rows too few: refused. */
 static void shapes_of_integers(const subject *who)
 {
@@ -427,6 +454,8 @@ EACH(packed_boundaries, "softmax_fwd:f32,b2,hq1,hkv1,lq8,lk8,d8,packed,lse")
 EACH(packed_on_one_side, "softmax_fwd:f32,b3,hq2,hkv1,lq6,lk40,d8,packed=q,lse")
 EACH(lengths, "softmax_fwd:f32,b4,hq2,hkv1,lq1,lk1100,d8,lens,lse")
 EACH(pages, "softmax_fwd:f32,b1,hq2,hkv1,lq3,lk32,d8,lens,pages=16,lse")
+EACH(pages_out_of_sight,
+     "softmax_fwd:f32,b1,hq2,hkv1,lq4,lk60,d8,window=3:0,offset=200,lens,pages=10,lse")
 EACH(shapes_of_integers, "softmax_fwd:f32,b3,hq2,hkv1,lq3,lk60,d8,lens,pages=7,lse")
 EACH(lengths_in_device_memory,
      "softmax_fwd:f32,b2,hq2,hkv1,lq2,lk900,d8,causal,align=br,lens,lse")
@@ -440,6 +469,7 @@ int main(void)
         cmocka_unit_test(test_packed_on_one_side),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_pages_out_of_sight),
         cmocka_unit_test(test_shapes_of_integers),
         cmocka_unit_test(test_lengths_in_device_memory),
         cmocka_unit_test(test_the_same_bits_each_time),

@@ -12,6 +12,7 @@
 #include "common/address.cuh"
 #include "common/score.cuh"
 #include "common/state.cuh"
+#include "softmax/gather.cuh"
 #include "softmax/sums.cuh"
 
 // How products are summed: in the tensor cores, of 16-bit types, or of f32 rounded to TF32;
@@ -92,26 +93,6 @@ template <typename T> DEVICE int place_of_term(int x, int c)
 {
     static_assert(T::BN % 32 == 0, "four eights");
     return x * T::BN + (c ^ (x & 3) * 8);
-}
-
-// 16 bytes of a row, element by element; what is past its depth is 0 and not read.
-DEVICE float4 gather(const void *x, int64_t row, int64_t stride, int c, int depth)
-{
-    uint32_t u[PER];
-
-    #pragma unroll
-    for (int i = 0; i < PER; i++) {
-        const int64_t at = row + min(c + i, max(depth, 1) - 1) * stride;
-        const uint32_t e =
-            TYPE == TYPE_F32 ? ((const uint32_t *)x)[at] : ((const uint16_t *)x)[at];
-
-        u[i] = c + i < depth ? e : 0;
-    }
-    #pragma unroll
-    for (int i = 0; i < 4 && PER == 8; i++)
-        u[i] = u[2 * i % PER] | u[(2 * i + 1) % PER] << 16;
-    return make_float4(__uint_as_float(u[0]), __uint_as_float(u[1]), __uint_as_float(u[2]),
-                       __uint_as_float(u[3]));
 }
 
 // Brings rows j .. j + HEIGHT - 1 of a view into shared memory, by all threads. Rows outside

@@ -57,12 +57,13 @@ bool attn_arg_is_output(const attn_problem *p, int k)
 
 bool attn_args_ask(const attn_problem *p, const attn_args *args)
 {
-    attn_args copy = *args;
+    for (int k = 0; k < ATTN_ARGS; k++) {
+        const void *const t = (const char *)args + attn_arg_list[k].at;
 
-    for (int k = 0; k < ATTN_ARGS; k++)
         if (attn_arg_is_output(p, k) && attn_arg_list[k].at != AT(status) &&
-            attn_arg_tensor(&copy, k)->type != ATTN_TYPE_NONE)
+            ((const attn_tensor *)t)->type != ATTN_TYPE_NONE)
             return true;
+    }
     return false;
 }
 

@@ -83,11 +83,11 @@ attn_status attn_args_extent(const attn_problem *p, const attn_args *args,
 bool attn_tensor_extent(const attn_tensor *t, int64_t *first, int64_t *last);
 bool attn_tensor_empty(const attn_tensor *t);
 
-/* One tensor of a call, and what is known of it. */
 /* A type's name, or its number (in `text`) if it is none of the types. */
 enum { ATTN_TYPE_BYTES = 16 };
 const char *attn_type_shown(attn_type type, char text[ATTN_TYPE_BYTES]);
 
+/* One tensor of a call, and what is known of it. */
 typedef struct attn_operand {
     const char *name;
     const attn_tensor *t;

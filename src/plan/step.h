@@ -57,9 +57,9 @@ typedef struct attn_step {
     uint32_t grad;               /* ATTN_GRAD_ bits: left out by a call that wants none
                                     of them; 0: never                         */
 
-    /* Groups over queries: ceil(queries / tile_q) * heads_q * batch. With `grouped` the queries of
-     * all heads that share a key/value head are one run: ceil(queries * Hq / Hkv /
-     * tile_q) * heads_kv * batch. Times ceil(keys / piece) if piece is not 0. */
+    /* Groups over queries: ceil(queries / tile_q) * heads_q * batch. With `grouped` the
+     * queries of all heads that share a key/value head are one run: ceil(queries * Hq /
+     * Hkv / tile_q) * heads_kv * batch. Times ceil(keys / piece) if piece is not 0. */
     int64_t tile_q, tile_k;      /* in tokens                                  */
     int64_t piece;               /* keys of a group; 0: all                    */
     int64_t merges;              /* keys of the pieces of an earlier step that this
