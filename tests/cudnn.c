@@ -168,8 +168,8 @@ static void only_by_name(void **state)
         i++;
     assert_true(i < n && list[i].applicable);
     assert_string_equal(list[i].reason, "takes it, but only by name");
-    assert_int_equal(list[i].traits,
-                     ATTN_TRAIT_BY_NAME | ATTN_TRAIT_VENDOR | ATTN_TRAIT_BY_SIZE);
+    assert_int_equal(list[i].traits, ATTN_TRAIT_BY_NAME | ATTN_TRAIT_VENDOR |
+                                         ATTN_TRAIT_BY_SIZE | ATTN_TRAIT_FORWARD);
     check_ok(attn_plan_softmax(ctx, &desc, &plan));
     check_ok(attn_plan_text(plan, text, sizeof text, NULL));
     assert_null(strstr(text, "cudnn"));
@@ -291,6 +291,34 @@ static void other_lengths(void **state)
     attn_ctx_destroy(&ctx);
 }
 
+/* A view that goes backwards is one of the planned class, but none for cuDNN. */
+static void no_negative_strides(void **state)
+{
+    const attn_softmax_desc d = desc_of(problem);
+    attn_ctx *ctx = open_with(folder);
+    attn_plan *plan = NULL;
+    void *memory = NULL, *out = NULL, *workspace = NULL;
+    attn_args args = args_of(&d, q, NULL);
+
+    (void)state;
+    check_ok(attn_plan_softmax_with(ctx, &d, &by_name, &plan));
+    args.workspace_bytes = attn_plan_workspace_bytes(plan);
+    check_ok(attn_memory_alloc(ctx, args.workspace_bytes, &workspace));
+    check_ok(attn_memory_alloc(ctx, sizeof q, &memory));
+    check_ok(attn_memory_alloc(ctx, sizeof q, &out));
+    args.q.data = args.k.data = args.v.data = memory;
+    args.o.data = out;
+    args.workspace = workspace;
+    args.k.offset = (args.k.size[2] - 1) * args.k.stride[2];
+    args.k.stride[2] = -args.k.stride[2];
+    check_error(attn_execute(plan, &args, NULL), ATTN_ERR_UNSUPPORTED, "k: stride[2] = -");
+    attn_memory_free(ctx, &memory);
+    attn_memory_free(ctx, &out);
+    attn_memory_free(ctx, &workspace);
+    attn_plan_destroy(&plan);
+    attn_ctx_destroy(&ctx);
+}
+
 typedef struct pair {
     attn_ctx *ctx, *host;
 } pair;
@@ -349,10 +377,11 @@ static void nothing_is_left(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_answers), cmocka_unit_test(absent_or_too_old),
-        cmocka_unit_test(only_by_name),  cmocka_unit_test(fails_to_plan),
-        cmocka_unit_test(fails_to_run),  cmocka_unit_test(other_lengths),
-        cmocka_unit_test(any_thread),    cmocka_unit_test(nothing_is_left),
+        cmocka_unit_test(right_answers),       cmocka_unit_test(absent_or_too_old),
+        cmocka_unit_test(only_by_name),        cmocka_unit_test(fails_to_plan),
+        cmocka_unit_test(fails_to_run),        cmocka_unit_test(other_lengths),
+        cmocka_unit_test(any_thread),          cmocka_unit_test(nothing_is_left),
+        cmocka_unit_test(no_negative_strides),
     };
 
     if (argc != 2) {

@@ -174,7 +174,7 @@ static void traits_json(cJSON *variant, uint32_t traits)
     } words[] = {
         { ATTN_TRAIT_BY_NAME, "by-name" }, { ATTN_TRAIT_FINITE_V, "finite-v" },
         { ATTN_TRAIT_ROUNDED, "rounded" }, { ATTN_TRAIT_VENDOR, "vendor" },
-        { ATTN_TRAIT_BY_SIZE, "by-size" },
+        { ATTN_TRAIT_BY_SIZE, "by-size" }, { ATTN_TRAIT_FORWARD, "forward" },
     };
     cJSON *list = cJSON_AddArrayToObject(variant, "traits");
 

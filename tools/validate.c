@@ -163,7 +163,7 @@ static void prepare(session *s, entry *e)
 }
 
 /* Layouts of the round: all plain, or one of those that each tensor's class allows. */
-static void choose_views(const session *s, trial *t)
+static void choose_views(const session *s, const entry *e, trial *t)
 {
     t->expanded = s->round ? random_bits(s->seed, 100 + (uint64_t)s->round, 1000) : 0;
     for (int i = 0; i < TRIAL_TENSORS; i++) {
@@ -179,6 +179,8 @@ static void choose_views(const session *s, trial *t)
             t->kind[i] = bits & 1 ? VIEW_TRANSPOSED : VIEW_SPREAD;
         else
             t->kind[i] = (view_kind)(bits % VIEW_SHARED);
+        if (e->info.traits & ATTN_TRAIT_FORWARD && t->kind[i] == VIEW_REVERSED)
+            t->kind[i] = VIEW_PADDED;
     }
 }
 
@@ -344,7 +346,7 @@ static void run_entry(session *s, entry *e)
     attn_plan *longer_plan = NULL;
     attn_status st = ATTN_OK;
 
-    choose_views(s, &t);
+    choose_views(s, e, &t);
     if (s->round % 4 == 3) {
         st = plan(s, e, &longer, &longer_plan);
         if (st == ATTN_ERR_UNSUPPORTED && says_no(s, e, &longer))

@@ -79,6 +79,8 @@ typedef struct attn_variant_info {
                                          allocate and wait                    */
 #define ATTN_TRAIT_BY_SIZE  (1u << 4) /* a row's bits may change with the batch, the heads
                                          and the queries: a library chooses by them */
+#define ATTN_TRAIT_FORWARD  (1u << 5) /* takes no tensor with a negative stride:
+                                         attn_execute() says UNSUPPORTED      */
 
 /* Lists the back ends, best first, and how many devices each has. A back end
  * without devices is no error. Writes at most `cap` entries and stores their

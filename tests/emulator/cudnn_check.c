@@ -20,10 +20,14 @@ static bool fits(const descriptor *x, const descriptor *y)
 static cudnnStatus_t check_tensor(const descriptor *d)
 {
     const int64_t *size = numbers_of(d, CUDNN_ATTR_TENSOR_DIMENSIONS);
+    const int64_t *stride = numbers_of(d, CUDNN_ATTR_TENSOR_STRIDES);
 
-    for (int i = 0; i < DIMS; i++)
+    for (int i = 0; i < DIMS; i++) {
         if (size[i] < 1)
             return no(CUDNN_STATUS_BAD_PARAM, "an empty tensor");
+        if (stride[i] < 0)
+            return no(CUDNN_STATUS_BAD_PARAM, "a negative stride");
+    }
     return CUDNN_STATUS_SUCCESS;
 }
 

@@ -188,12 +188,31 @@ static void *start_of(const attn_tensor *t)
                : (char *)t->data + t->offset * (int64_t)attn_type_bytes(t->type);
 }
 
+/* cuDNN's tensors go forwards. */
+static attn_status check_forward(const char *name, const attn_tensor *t)
+{
+    for (int i = 0; i < 4 && t->type != ATTN_TYPE_NONE; i++)
+        if (t->size[i] > 1 && t->stride[i] < 0)
+            return attn_fail(ATTN_ERR_UNSUPPORTED,
+                             "%s: stride[%d] = %" PRId64
+                             " is negative, which cuDNN does not take",
+                             name, i, t->stride[i]);
+    return ATTN_OK;
+}
+
 static attn_status shape_of(const attn_cu_job *job, attn_cudnn_shape *s)
 {
     const attn_call *c = job->call;
     const attn_args *a = c->args;
     const bool causal = c->right != ATTN_STEP_UNBOUNDED;
+    attn_status st;
 
+    if ((st = check_forward("q", &a->q)) != ATTN_OK ||
+        (st = check_forward("k", &a->k)) != ATTN_OK ||
+        (st = check_forward("v", &a->v)) != ATTN_OK ||
+        (st = check_forward("o", &a->o)) != ATTN_OK ||
+        (st = check_forward("lse", &a->lse)) != ATTN_OK)
+        return st;
     if (!c->len_kv || (causal && job->step->align_br && c->len_kv < c->len_q))
         return attn_fail(ATTN_ERR_UNSUPPORTED,
                          "softmax_fwd_cudnn: %" PRId64 " queries and %" PRId64
