@@ -7,12 +7,15 @@
 //        tools/gpu/try_kernel.cu -o try && ./try B HQ HKV LQ LK CAUSAL PIECE
 //
 // PIECE 0: a tile kernel; of softmax/fwd_mma.cu USED is large. SHARED_BYTES in place of the
-// shape's own where the part has terms too. Prints ms, TFLOP/s and GB/s of K and V: single launches, 15 of
-// them with idle gaps, median; K and V rotate through copies of 200 MB or more in all, so
-// that they come from memory.
+// shape's own where the part has terms too; RESIDENT=132: so many groups at most. Prints ms,
+// TFLOP/s and GB/s of K and V: single launches, 15 of them with idle gaps, median; K and V
+// rotate through copies of 200 MB or more in all, so that they come from memory. And the
+// largest error of some rows against double precision, of the largest element.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cudaTypedefs.h>
 #include <unistd.h>
 #include <vector>
 
@@ -62,6 +65,96 @@ static void *made(size_t n, uint32_t seed)
     return x;
 }
 
+__global__ void widen(const void *x, size_t n, float *out)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        out[i] = elem_load<TYPE>(x, (int64_t)i);
+}
+
+static std::vector<float> on_host(const void *x, size_t n)
+{
+    std::vector<float> out(n);
+    float *wide;
+
+    CHECK(cudaMalloc(&wide, n * 4));
+    widen<<<1024, 256>>>(x, n, wide);
+    CHECK(cudaMemcpy(out.data(), wide, n * 4, cudaMemcpyDeviceToHost));
+    CHECK(cudaFree(wide));
+    return out;
+}
+
+// The largest error of some rows of the first and the last head, of the largest element.
+static double error_of(const attn_kparams &p, bool causal)
+{
+    const int64_t d = p.d, lq = p.len_q, lk = p.len_kv;
+    double worst = 0, largest = 0;
+
+    for (int64_t head : { (int64_t)0, (int64_t)p.batch * p.heads_q - 1 }) {
+        const int64_t kv = head / p.heads_q * p.heads_kv + head % p.heads_q / p.group;
+        const char *const q = (const char *)p.q, *const k = (const char *)p.k;
+        const char *const v = (const char *)p.v, *const o = (const char *)p.o;
+        const auto qs = on_host(q + head * lq * d * elem_bytes<TYPE>(), lq * d);
+        const auto ks = on_host(k + kv * lk * d * elem_bytes<TYPE>(), lk * d);
+        const auto vs = on_host(v + kv * lk * d * elem_bytes<TYPE>(), lk * d);
+        const auto os = on_host(o + head * lq * d * elem_bytes<TYPE>(), lq * d);
+
+        for (int64_t i : { (int64_t)0, (int64_t)1, lq / 3, lq / 2 + 9, lq - 66, lq - 1 }) {
+            const int64_t keys = causal ? i + 1 + lk - lq : lk;
+            std::vector<double> s(keys), sums(d);
+            double top = -1e300, sum = 0;
+
+            for (int64_t j = 0; j < keys; j++) {
+                for (int64_t c = 0; c < d; c++)
+                    s[j] += (double)qs[i * d + c] * ks[j * d + c];
+                top = std::max(top, s[j]);
+            }
+            for (int64_t j = 0; j < keys; j++) {
+                const double w = exp((s[j] - top) * p.scale);
+
+                sum += w;
+                for (int64_t c = 0; c < d; c++)
+                    sums[c] += w * vs[j * d + c];
+            }
+            for (int64_t c = 0; c < d; c++) {
+                const double error = fabs(sums[c] / sum - os[i * d + c]);
+
+                worst = error == error ? std::max(worst, error) : 1e9;
+                largest = std::max(largest, fabs(sums[c] / sum));
+            }
+        }
+    }
+    return worst / largest;
+}
+
+#ifdef RESIDENT    // a kernel with tensor maps
+#include <cuda.h>
+
+static attn_map map_of(const void *x, int64_t d, int64_t rows, int64_t heads, int64_t batch,
+                       int box)
+{
+    static PFN_cuTensorMapEncodeTiled_v12000 encode;
+    const cuuint64_t size[4] = { (cuuint64_t)d, (cuuint64_t)rows, (cuuint64_t)heads,
+                                 (cuuint64_t)batch };
+    const cuuint64_t stride[3] = { size[0] * 2, size[0] * size[1] * 2,
+                                   size[0] * size[1] * size[2] * 2 };
+    const cuuint32_t boxes[4] = { 64, (cuuint32_t)box, 1, 1 }, ones[4] = { 1, 1, 1, 1 };
+    cudaDriverEntryPointQueryResult found;
+    attn_map map;
+
+    if (!encode)
+        CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&encode,
+                                               12000, cudaEnableDefault, &found));
+    if (encode((CUtensorMap *)&map, TYPE == TYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                     : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+               4, (void *)x, size, stride, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))
+        printf("no map\n"), exit(1);
+    return map;
+}
+#endif
+
 template <typename T> static auto rows_of(int) -> decltype(T::BM) { return T::BM; }
 template <typename T> static auto rows_of(long) -> decltype(T::ROWS) { return T::ROWS; }
 
@@ -99,6 +192,12 @@ int main(int argc, char **argv)
     const int rows = rows_of<USED>(0);
     const int64_t groups = piece ? (lq * (hq / hkv) + rows - 1) / rows * p.pieces * b * hkv
                                  : (lq + rows - 1) / rows * b * hq;
+    const int64_t resident =
+#ifdef RESIDENT    // groups, each of which takes tile after tile
+        RESIDENT;
+#else
+        groups;
+#endif
     auto *kernel = KERNEL_(NAME, PART);
     std::vector<float> times;
     cudaEvent_t first, last;
@@ -111,11 +210,22 @@ int main(int argc, char **argv)
         float ms;
 
         p.k = k[i % k.size()], p.v = v[i % v.size()];
+#ifdef RESIDENT
+        attn_maps maps = { map_of(p.q, d, lq, hq, b, 64), map_of(p.k, d, lk, hkv, b, USED::BN),
+                           map_of(p.v, d, lk, hkv, b, USED::BN), !getenv("NO_MAPS") };
+#define ARGUMENTS p, maps
+#else
+#define ARGUMENTS p
+#endif
         CHECK(cudaDeviceSynchronize());
         usleep(3000);
         spin<<<1, 1>>>(40000);
         CHECK(cudaEventRecord(first));
-        kernel<<<(unsigned)groups, USED::THREADS, BYTES>>>(p);
+#ifdef RESIDENT
+        if (causal)    // the next tile's number
+            CHECK(cudaMemsetAsync(p.work, 0, 4));
+#endif
+        kernel<<<(unsigned)std::min(groups, resident), USED::THREADS, BYTES>>>(ARGUMENTS);
         CHECK(cudaEventRecord(last));
         CHECK(cudaEventSynchronize(last));
         CHECK(cudaEventElapsedTime(&ms, first, last));
@@ -128,8 +238,9 @@ int main(int argc, char **argv)
     int blocks = 0;
 
     CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, USED::THREADS, BYTES));
-    printf("%8.4f ms  %7.2f TFLOP/s  %6.0f GB/s  %d groups a multiprocessor  %zu bytes\n", ms,
+    printf("%8.4f ms  %7.2f TFLOP/s  %6.0f GB/s  %d groups a multiprocessor  %zu bytes  error %.1e\n", ms,
            4e-9 * b * hq * lq * lk * d / ms * (causal ? 0.5 : 1.0),
-           2e-6 * nk * elem_bytes<TYPE>() / ms, blocks, (size_t)BYTES);
+           2e-6 * nk * elem_bytes<TYPE>() / ms, blocks, (size_t)BYTES,
+           piece ? NAN : error_of(p, causal));
     return 0;
 }
