@@ -10,9 +10,9 @@ static void which_instance_of_the_tensor_cores(void **state)
         const char *problem, *kernel;
         int tile_q, tile_k;
     } cases[] = {
-        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d64", "f16_d64_plain", 128, 64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d64", "f16_d64_plain", 128, 128 },
         { 3, "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d40,dv64,lse", "bf16_d64_plain", 128,
-          64 },
+          128 },
         { 3, "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d72,causal", "bf16_d96_ranges", 128,
           64 },
         { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d64,dv128,window=9:0",
@@ -59,6 +59,80 @@ static void which_instance_of_the_tensor_cores(void **state)
         assert_true(c.step[0].fast_bytes <= made_up[cases[i].device].fast_bytes);
         assert_true(c.step[0].block <= made_up[cases[i].device].max_group);
         assert_int_equal(c.workspace_bytes, 0);
+    }
+}
+
+/* Hopper's own: whatever it takes, it gets. Where tiles differ there is a counter. */
+static void which_instance_of_warpgroups(void **state)
+{
+    static const struct {
+        const char *problem, *kernel;
+        int tile_q, tile_k;
+    } cases[] = {
+        { "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d64", "f16_d64_plain", 192, 128 },
+        { "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d40,dv64,lse", "bf16_d64_plain", 192,
+          128 },
+        { "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d72,causal", "bf16_d128_ranges", 128,
+          128 },
+        { "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d64,dv128,window=9:0", "f16_d128_ranges",
+          128, 128 },
+        { "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,lens,sinks", "f16_d128_ranges", 128,
+          128 },
+        { "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d192,dv128,packed", "bf16_d256_ranges",
+          128, 64 },
+        { "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d256,layout=16:16:16:any",
+          "f16_d256_plain", 128, 64 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_choice c = plan_with(3, cases[i].problem, NULL, 0);
+        const bool ranged = strstr(cases[i].kernel, "ranges");
+
+        assert_string_equal(c.variant->name, "softmax_fwd_wgmma");
+        assert_string_equal(c.step[0].kernel + strlen("softmax_fwd_wgmma_"),
+                            cases[i].kernel);
+        assert_int_equal(c.n_steps, 1);
+        assert_int_equal(c.step[0].tile_q, cases[i].tile_q);
+        assert_int_equal(c.step[0].tile_k, cases[i].tile_k);
+        assert_int_equal(c.step[0].box_q, 64);
+        assert_int_equal(c.step[0].resident, made_up[3].compute_units);
+        assert_int_equal(c.step[0].block, 128 + 2 * cases[i].tile_q);
+        assert_int_equal(c.step[0].counted, ranged);
+        assert_int_equal(c.workspace_bytes, ranged ? 4 : 0);
+        assert_true(c.step[0].fast_bytes <= made_up[3].fast_bytes);
+    }
+}
+
+static void what_warpgroups_refuse(void **state)
+{
+    static const struct {
+        int device;
+        const char *problem, *reason;
+    } cases[] = {
+        { 2, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64", "wants compute capability 9.0" },
+        { 4, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64", "takes no groups of so many threads" },
+        { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d64", "takes f16 and bf16" },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64,dv264", "D or Dv is over 256" },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64,dv60",
+          "D or Dv is no multiple of 8" },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64,layout=8", "wants q, k and v at" },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64,mask", "does not take \"mask\"" },
+        { 3, "softmax_fwd:f16,b100000,hq10000,hkv1,lq1000,lk9,d64",
+          "more tiles than 2^31 - 1" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_options options = { .size = sizeof options,
+                                       .variant = "softmax_fwd_wgmma" };
+        const attn_target t = target_of(cases[i].device);
+        attn_problem p;
+        attn_choice c;
+
+        check_ok(attn_problem_parse(&p, cases[i].problem));
+        check_error(attn_choose(&p, &t, &options, &c), ATTN_ERR_UNSUPPORTED,
+                    cases[i].reason);
     }
 }
 
@@ -183,6 +257,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(which_instance_of_the_tensor_cores),
+        cmocka_unit_test(which_instance_of_warpgroups),
+        cmocka_unit_test(what_warpgroups_refuse),
         cmocka_unit_test(what_the_tensor_cores_refuse),
         cmocka_unit_test(cudnn_step),
         cmocka_unit_test(what_cudnn_refuses),

@@ -6,8 +6,8 @@
 
 #define DEVICE static __device__ __forceinline__
 
-// Dynamic shared memory, aligned to 16 bytes.
-#define SHARED_MEMORY(name) extern __shared__ float4 name[]
+// Dynamic shared memory, aligned to 1024 bytes.
+#define SHARED_MEMORY(name) extern __shared__ __align__(1024) float4 name[]
 
 // This thread's number, found anew: what follows from it would otherwise be kept in
 // registers over a main loop that has none to spare.
@@ -51,12 +51,27 @@ DEVICE float device_product(float a, float b)
     return __fmul_rn(a, b);
 }
 
+// What memory holds is read anew behind this, rather than kept in registers.
+DEVICE void device_forget()
+{
+    asm volatile("" ::: "memory");
+}
+
+// An address in shared memory as a number: one that is a multiple of a power of two can be
+// moved within it by xor.
+typedef uint32_t device_shared;
+
+DEVICE device_shared device_address(const void *x)
+{
+    return (device_shared)__cvta_generic_to_shared(x);
+}
+
 // Copies BYTES (16 or 4) to shared memory, there after device_arrive(); zeros if not
 // `inside`, then nothing is read. At once where the hardware has no such copies.
 template <int BYTES> DEVICE void device_copy(float *to, const void *from, bool inside)
 {
 #if __CUDA_ARCH__ >= 800
-    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    const device_shared at = device_address(to);
     const int bytes = inside ? BYTES : 0;
 
     if (BYTES == 16)
@@ -119,19 +134,29 @@ DEVICE void device_arrive()
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800    // or the host's pass
 // Four 8 x 8 matrices of 16-bit elements from shared memory: lane i names row i % 8 of
 // matrix i / 8, 16 bytes. Lane i gets of each matrix row i / 4, elements 2 (i % 4) + 0, 1.
-DEVICE void device_matrices(uint32_t (&x)[4], const void *row)
+DEVICE void device_matrices(uint32_t (&x)[4], device_shared row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
+                 : "r"(row) : "memory");
+}
+
+DEVICE void device_matrices(uint32_t (&x)[4], const void *row)
+{
+    device_matrices(x, device_address(row));
 }
 
 // The same of their transposes: column i / 4, elements 2 (i % 4) + 0, 1 of it.
-DEVICE void device_matrices_turned(uint32_t (&x)[4], const void *row)
+DEVICE void device_matrices_turned(uint32_t (&x)[4], device_shared row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
+                 : "r"(row) : "memory");
+}
+
+DEVICE void device_matrices_turned(uint32_t (&x)[4], const void *row)
+{
+    device_matrices_turned(x, device_address(row));
 }
 
 // Two elements of 16 bits, f16 (TYPE 1) or bf16 (TYPE 2); each rounded to nearest even.

@@ -45,11 +45,7 @@
 #define NAME attn_softmax_fwd_mma_f16_d64
 #endif
 
-#ifdef TYPE_IS_F32
-#include "softmax/mma_products32.cuh"
-#else
-#include "softmax/mma_products16.cuh"
-#endif
+#include "softmax/mma_rows.cuh"
 
 enum {
     CAN_PLAIN = CAN_LAYOUTS | FEAT_LSE,
@@ -59,36 +55,37 @@ enum {
 #ifdef TYPE_IS_F32
 // The parts of each number want registers too, so a warp has 16 rows.
 #if DIM <= 128
-template <sums SUMS> using f32 = mma<4, 1, 64, 2, DIM == 64 ? 3 : 2, false, SUMS>;
-template <sums SUMS> using f32_special = mma<4, 1, 32, 2, DIM == 64 ? 3 : 2, false, SUMS>;
+template <sums SUMS> using f32 = mma<4, 1, 64, DIM == 64 ? 3 : 2, false, SUMS>;
+template <sums SUMS> using f32_special = mma<4, 1, 32, DIM == 64 ? 3 : 2, false, SUMS>;
 #else
-template <sums SUMS> using f32 = mma<8, 1, 32, 2, 1, false, SUMS>;
-template <sums SUMS> using f32_special = mma<4, 1, 32, 2, 1, false, SUMS>;
+template <sums SUMS> using f32 = mma<8, 1, 32, 1, false, SUMS>;
+template <sums SUMS> using f32_special = mma<4, 1, 32, 1, false, SUMS>;
 #endif
 #else
 // A warp of 32 rows loads K and V from shared memory half as often as two of 16, but has
 // twice the sums in its registers: 32 where O of so many columns leaves room for S.
 #if DIMV == 64
-using large = mma<4, 2, 64, 3, 2, true>;
+using large = mma<4, 2, 128, 2, false>;
 #elif DIM <= 128
-using large = mma<4, 2, 64, 3, 2, false>;
+using large = mma<4, 2, 64, 2, false>;
 #elif DIM == 192
-using large = mma<8, 1, 64, 2, 1, DIMV == 192>;
+using large = mma<8, 1, 64, 1, DIMV == 192>;
 #else
-using large = mma<8, 1, 64, 2, 1, false>;
+using large = mma<8, 1, 64, 1, false>;
 #endif
 #if DIM <= 128
-using special = mma<4, 2, 64, 2, 2, DIM == 64>;
+using special = mma<4, 2, 64, 2, DIM == 64>;
 #else
-using special = mma<4, 1, 32, 2, 2, false>;
+using special = mma<4, 1, 32, 2, false>;
 #endif
 #endif
 
-// What this group is to do. By one thread.
+// What this group is to do. By the first warp: a lane finds the ranges of one warp, the first
+// everything else.
 template <typename T, int CAN>
 DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
 {
-    const int tiles = ceil_div(p.len_q, T::BM);
+    const int tiles = ceil_div(p.len_q, T::BM), w = threadIdx.x;
     const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles;
     const int h = head % p.heads_q;
     const int64_t b = head / p.heads_q;
@@ -96,9 +93,7 @@ DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
     const attn_sequence seq = range_sequence<CAN>(p, b);
     const int queries = clamp(seq.queries - i0, 0, T::BM);
 
-    mem.seq = seq;
-    mem.any = range_any<CAN>(p, seq, i0, queries);
-    for (int w = 0; w < T::WARPS; w++) {
+    if (w < T::WARPS) {
         const int i = i0 + w * T::ROWS, n = clamp(seq.queries - i, 0, T::ROWS);
 
         mem.warp_any[w] = range_any<CAN>(p, seq, i, n);
@@ -106,13 +101,9 @@ DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
         if (n < T::ROWS)    // rows that do not exist see nothing, and their scores are masked
             mem.warp_all[w].end = 0;
     }
-    mem.k_rows = ADDRESS_KEYS(p, k, seq, b, address_head_kv(p, h));
-    mem.v_rows = ADDRESS_KEYS(p, v, seq, b, address_head_kv(p, h));
-    mem.score = score_run<CAN>(p, seq, b, h, i0, queries);
-    mem.b = b;
-    mem.h = h;
-    mem.i0 = i0;
-    mem.queries = queries;
+    if (w > 0)
+        return;
+    describe_work<CAN>(p, seq, b, h, i0, queries, mem.work);
 }
 
 // The terms of the keys j .. j + BN - 1, by all threads, and no key of the step after them
@@ -120,14 +111,16 @@ DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
 template <typename T, int CAN>
 DEVICE void write_terms(const attn_kparams &p, shared<T, CAN> &mem, int j, bool odd)
 {
+    const attn_range any = mem.work.any;
+
     for (int e = threadIdx.x; e < T::BM * T::BN / 4; e += T::THREADS) {
         const int x = e / (T::BN / 4), c = e % (T::BN / 4) * 4;
         float term[4];
 
         #pragma unroll
         for (int i = 0; i < 4; i++)
-            term[i] = x < mem.queries && j + c + i >= mem.any.first && j + c + i < mem.any.end
-                          ? score_term<CAN>(p, mem.score, x, j + c + i)
+            term[i] = x < mem.work.queries && j + c + i >= any.first && j + c + i < any.end
+                          ? score_term<CAN>(p, mem.work.score, x, j + c + i)
                           : 0.0f;
         *(float4 *)(mem.terms.term + place_of_term<T>(x, c)) =
             make_float4(term[0], term[1], term[2], term[3]);
@@ -155,58 +148,9 @@ DEVICE void hide_values(shared<T, CAN> &mem, float4 *v, bool odd)
     __syncthreads();
 }
 
-// O and the LSE of the warp's rows. natural: what a maximum is multiplied by to be a score.
-template <typename T, int CAN>
-DEVICE void write_rows(const attn_kparams &p, shared<T, CAN> &mem, float natural,
-                       rows_state<T> &my)
-{
-    static_assert(DIMV <= DIM, "a row of O has room where one of Q was");
-    const int lane = threadIdx.x % 32, x0 = threadIdx.x / 32 * T::ROWS;
-    const bool whole = has<CAN>(p, WHOLE_O);
-    const attn_rows rows = ADDRESS_QUERIES(p, o, mem.seq, mem.b, mem.h);
-    const float sink = state_sink<CAN>(p, mem.h);
-    float4 *const room = mem.q + x0 * CHUNKS_K;    // of the warp alone; Q is not read any more
-
-    __syncwarp();
-    #pragma unroll
-    for (int i = 0; i < 2 * T::MT; i++) {
-        const int mt = i / 2, half = i % 2, x = x0 + lane / 4 + mt * 16 + half * 8;
-        attn_row row = { my.m[mt][half] * natural, my.l[mt][half] };
-
-        if (T::LONG)
-            row.l -= my.l_rest[T::LONG ? mt : 0][half];
-        row.l += __shfl_xor_sync(0xffffffffu, row.l, 1);
-        row.l += __shfl_xor_sync(0xffffffffu, row.l, 2);
-        row.l = unlifted<TYPE>(row.l);
-        if (my.m[mt][half] == -INFINITE)
-            row.m = -INFINITE;
-
-        const float factor = unlifted<TYPE>(state_finish_sink(&row, sink));
-
-        if (has<CAN>(p, FEAT_LSE) && p.want_lse && lane % 4 == 0 && x < mem.queries)
-            p.lse[address_lse<CAN>(p, mem.seq, mem.b, mem.h, mem.i0 + x)] = state_lse(row);
-        store_row<T>(p, my, mt, half, factor,
-                     address_row<CAN & ~FEAT_PAGES>(p, rows, mem.i0 + x),
-                     whole && p.want_o && x < mem.queries, room + (x - x0) * CHUNKS_K);
-    }
-    __syncwarp();
-    for (int e = lane; e < T::ROWS * p.dv && !whole && p.want_o; e += 32) {
-        const int x = e / p.dv, c = e % p.dv;
-        const int64_t to = address_row<CAN & ~FEAT_PAGES>(p, rows, mem.i0 + x0 + x) +
-                           c * rows.stride_d;
-
-        if (x0 + x >= mem.queries)
-            break;
-        if (TYPE == TYPE_F32)
-            ((float *)p.o)[to] = ((const float *)(room + x * CHUNKS_K))[c];
-        else
-            ((uint16_t *)p.o)[to] = ((const uint16_t *)(room + x * CHUNKS_K))[c];
-    }
-}
-
 template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
 {
-    constexpr int AHEAD = T::SLOTS - 1;
+    constexpr bool ranged = CAN != (CAN_PLAIN);
     static_assert(sizeof(shared<T, CAN>) <= T::BYTES + (CAN & FEAT_TERMS ? T::TERMS : 0),
                   "the planner's budget");
     SHARED_MEMORY(memory);
@@ -214,12 +158,11 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
     const int warp = threadIdx.x / 32, x = warp * T::ROWS;
     rows_state<T> my;
     uint32_t stays[T::MT][T::KT][4];
-    int to = 0, from = 0;
 
-    if (threadIdx.x == 0)
+    if (threadIdx.x < 32)
         find_work<T, CAN>(p, mem);
     __syncthreads();
-    if (mem.queries == 0)
+    if (mem.work.queries == 0)
         return;
 
     #pragma unroll
@@ -236,73 +179,59 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
     for (int i = 0; i < T::MT * T::VT * 2 && T::LONG; i++)
         my.rest[T::LONG ? i / 2 / T::VT : 0][i / 2 % T::VT][i % 2] = { 0 };
 
-    const int first = mem.any.first / T::BN * T::BN;
-    const int steps =
-        mem.any.end > mem.any.first ? 2 * ceil_div(mem.any.end - first, T::BN) : 0;
+    // where no instance knows of ranges, nothing of them is loaded
+    const attn_range all_keys = { 0, p.len_kv };
+    const attn_range &any = ranged ? mem.work.any : all_keys;
+    const int first = any.first / T::BN * T::BN;
     const bool is_special = has<CAN>(p, CAN_SPECIAL), terms = has<CAN>(p, FEAT_TERMS);
     // a scale that is no plain factor is multiplied first: then hidden scores stay -inf
     const bool scaled = is_special || !(p.scale > 0.0f && p.scale < 1e30f);
     const float log2_e = 1.44269504088896340736f;
     const float unit = scaled ? log2_e : p.scale * log2_e;
 
-    // step n: K of so many keys, or V; a group of copies, though an empty one
-    const auto fetch_step = [&](int n) {
-        const int j = first + n / 2 * T::BN;
-
-        if (n >= steps)
-            ;
-        else if (n % 2 == 0)
-            fetch<T::BN, CHUNKS_K, T::THREADS, CAN>(p, mem.ring[to], p.k, mem.k_rows, j,
-                                                    mem.any, p.d, has<CAN>(p, WHOLE_K));
-        else
-            fetch<T::BN, CHUNKS_V, T::THREADS, CAN>(p, mem.ring[to], p.v, mem.v_rows, j,
-                                                    mem.any, p.dv, has<CAN>(p, WHOLE_V));
-        device_commit();
-        to = to + 1 < T::SLOTS ? to + 1 : 0;
+    const auto fetch_keys = [&](int j) {
+        if (j < any.end)
+            fetch<T::BN, CHUNKS_K, T::THREADS, CAN>(p, mem.k, p.k, mem.work.k_rows, p.k_stride_l,
+                                                    j, any, p.d, has<CAN>(p, WHOLE_K));
     };
-    // the slot of step n, which has arrived for all; one more is on its way
-    const auto arrived = [&](int n) {
-        const int slot = from;
-
-        device_copied<AHEAD - 1>();
-        __syncthreads();
-        fetch_step(n + AHEAD);
-        from = from + 1 < T::SLOTS ? from + 1 : 0;
-        return slot;
+    const auto fetch_values = [&](int j) {
+        fetch<T::BN, CHUNKS_V, T::THREADS, CAN>(p, mem.v, p.v, mem.work.v_rows, p.v_stride_l, j,
+                                                any, p.dv, has<CAN>(p, WHOLE_V));
     };
 
-    if (steps) {
-        const attn_rows rows = ADDRESS_QUERIES(p, q, mem.seq, mem.b, mem.h);
-        const attn_range there = { mem.i0, mem.i0 + mem.queries };
+    if (first < any.end) {
+        const attn_rows rows = ADDRESS_QUERIES(p, q, mem.work.seq, mem.work.b, mem.work.h);
+        const attn_range there = { mem.work.i0, mem.work.i0 + mem.work.queries };
 
         fetch<T::BM, CHUNKS_K, T::THREADS, CAN & ~FEAT_PAGES>(
-            p, mem.q, p.q, rows, mem.i0, there, p.d, has<CAN>(p, WHOLE_Q));
+            p, mem.q, p.q, rows, p.q_stride_l, mem.work.i0, there, p.d, has<CAN>(p, WHOLE_Q));
     }
-    for (int n = 0; n < AHEAD; n++)
-        fetch_step(n);
-    if (terms && steps)
+    fetch_keys(first);
+    if (terms && first < any.end)
         if constexpr ((CAN & FEAT_TERMS) != 0)
             write_terms(p, mem, first, false);
 
     #pragma unroll 1
-    for (int n = 0; n < steps; n += 2) {
-        const int j = first + n / 2 * T::BN;
-        const attn_range any = mem.warp_any[warp], all = mem.warp_all[warp];
-        const bool sees = any.first < j + T::BN && any.end > j;
-        [[maybe_unused]] const bool odd = n / 2 % 2;
-        const int k_slot = arrived(n);
+    for (int j = first; j < any.end; j += T::BN) {
+        const attn_range mine = ranged ? mem.warp_any[warp] : all_keys;
+        const attn_range all = ranged ? mem.warp_all[warp] : all_keys;
+        const bool sees = !ranged || (mine.first < j + T::BN && mine.end > j);
+        [[maybe_unused]] const bool odd = j / T::BN % 2;
         weights<T> w = {};
 
-        if (T::Q_STAYS && n == 0) {
+        device_arrive();
+        fetch_values(j);
+        if (T::Q_STAYS && j == first) {
             #pragma unroll
             for (int i = 0; i < T::MT * T::KT; i++)
                 load_queries(stays[i / T::KT][i % T::KT],
-                             mem.q + (x + i / T::KT * 16) * CHUNKS_K, i % T::KT);
+                             address_of_queries(mem.q + x * CHUNKS_K), i / T::KT * 16,
+                             i % T::KT);
         }
         if (sees) {
             scores<T> s;
 
-            find_scores<T>(mem.q + x * CHUNKS_K, stays, mem.ring[k_slot], s);
+            find_scores<T>(mem.q + x * CHUNKS_K, stays, mem.k, s);
             if constexpr ((CAN & FEAT_TERMS) != 0)
                 if (is_special)
                     special_scores<T, CAN>(p, mem.terms.term, x, s);
@@ -312,26 +241,27 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                     s[i / 4 / T::NT][i / 4 % T::NT][i % 4] *= p.scale;
             }
             if (j < all.first || all.end - j < T::BN)
-                mask_scores<T>(mem.score, x, j, s);
+                mask_scores<T>(mem.work.score, x, j, s);
             if constexpr ((CAN & FEAT_HIDES) != 0)
                 if (has<CAN>(p, FEAT_HIDES))
                     mark_seen<T>(s, mem.terms.seen[odd]);
             fold_scores<T>(my, unit, s);
             pack_weights<T>(s, mem.weight.of(warp), w);
         }
-
-        const int v_slot = arrived(n + 1);
-
+        device_arrive();
+        fetch_keys(j + T::BN);
         if constexpr ((CAN & FEAT_TERMS) != 0) {
             if (has<CAN>(p, FEAT_HIDES))
-                hide_values(mem, mem.ring[v_slot], odd);
-            if (terms && n + 2 < steps)
+                hide_values(mem, mem.v, odd);
+            if (terms && j + T::BN < any.end)
                 write_terms(p, mem, j + T::BN, !odd);
         }
         if (sees)
-            add_values<T>(mem.ring[v_slot], w, my);
+            add_values<T>(mem.v, w, my);
     }
-    write_rows<T, CAN>(p, mem, scaled ? 1.0f : p.scale, my);
+    // Q is not read any more, and the warp's own rows of it are where its rows of O pass through
+    static_assert(DIMV <= DIM, "a row of O has room where one of Q was");
+    write_rows<T, CAN>(p, mem.work, x, mem.q + x * CHUNKS_K, scaled ? 1.0f : p.scale, my);
 }
 
 #define JOIN(a, b) a##b

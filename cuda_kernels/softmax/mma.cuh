@@ -20,13 +20,12 @@
 // with compensation.
 enum sums { IN_CORES, EXACT, EXACT_LONG };
 
-template <int WARPS_, int MT_, int BN_, int SLOTS_, int BLOCKS_, bool Q_STAYS_,
+template <int WARPS_, int MT_, int BN_, int BLOCKS_, bool Q_STAYS_,
           sums SUMS_ = IN_CORES>
 struct mma {
     static constexpr int WARPS = WARPS_;
     static constexpr int MT = MT_;            // operands of 16 rows that a warp has
     static constexpr int BN = BN_;            // keys of a step
-    static constexpr int SLOTS = SLOTS_;      // of the ring, each for a step's K or V
     static constexpr int BLOCKS = BLOCKS_;    // groups on a multiprocessor
     static constexpr bool Q_STAYS = Q_STAYS_; // Q in registers, not loaded anew each step
     static constexpr sums SUMS = SUMS_;
@@ -36,7 +35,7 @@ struct mma {
 
     // as the planner counts them; 512 for the group's work
     static constexpr int BYTES =
-        elem_bytes<TYPE>() * (BM * DIM + SLOTS * BN * larger(DIM, DIMV)) +
+        elem_bytes<TYPE>() * (BM * DIM + BN * (DIM + DIMV)) +
         (TYPE == TYPE_F32 ? 4 * BM * BN : 0) + 512;
     static constexpr int TERMS = 4 * (BM + 2) * BN;
     static constexpr int NT = BN / 8, VT = DIMV / 8;
@@ -66,19 +65,43 @@ template <typename T> struct mma_weights<T, false> {
     __device__ float4 *of(int) { return NULL; }
 };
 
-template <typename T, int CAN> struct shared {
-    float4 q[T::BM * CHUNKS_K];
-    float4 ring[T::SLOTS][T::BN * larger(CHUNKS_K, CHUNKS_V)];
-    mma_terms<T, (CAN & FEAT_TERMS) != 0> terms;
-    mma_weights<T, TYPE == TYPE_F32> weight;
-
-    // the group's work
+// A group's work.
+struct mma_work {
     attn_sequence seq;
-    attn_range any, warp_any[T::WARPS], warp_all[T::WARPS];
+    attn_range any;
     attn_rows k_rows, v_rows;
     attn_score score;
     int64_t b;
     int h, i0, queries;
+};
+
+// Of `queries` queries, i0 the first. Field by field, for threads that have few registers.
+template <int CAN>
+DEVICE void describe_work(const attn_kparams &p, const attn_sequence &seq, int64_t b, int h,
+                          int i0, int queries, mma_work &work)
+{
+    work.seq = seq;
+    work.any = range_any<CAN>(p, seq, i0, queries);
+    device_forget();
+    work.k_rows = ADDRESS_KEYS(p, k, seq, b, address_head_kv(p, h));
+    device_forget();
+    work.v_rows = ADDRESS_KEYS(p, v, seq, b, address_head_kv(p, h));
+    device_forget();
+    work.score = score_run<CAN>(p, seq, b, h, i0, queries);
+    device_forget();
+    work.b = b;
+    work.h = h;
+    work.i0 = i0;
+    work.queries = queries;
+}
+
+template <typename T, int CAN> struct shared {
+    float4 q[T::BM * CHUNKS_K];
+    float4 k[T::BN * CHUNKS_K], v[T::BN * CHUNKS_V];    // of a step
+    mma_terms<T, (CAN & FEAT_TERMS) != 0> terms;
+    mma_weights<T, TYPE == TYPE_F32> weight;
+    mma_work work;
+    attn_range warp_any[T::WARPS], warp_all[T::WARPS];
 };
 
 // Where chunk c of row r lies.
@@ -86,6 +109,22 @@ template <int CHUNKS> DEVICE int place_of(int r, int c)
 {
     static_assert(CHUNKS % 4 == 0, "no row ends in the middle of an exchange");
     return r * CHUNKS + (CHUNKS % 8 == 0 ? c ^ (r & 7) : c ^ (r >> 1 & 3));
+}
+
+// The address of that, and from there of chunk c, which is even, in the row that lies `down`
+// rows, a multiple of 8, below: two instructions, or none where c is a constant. The tile
+// begins at a multiple of 128 bytes, and the first chunk is 0 or 1.
+template <int CHUNKS> DEVICE device_shared address_of(const float4 *tile, int r, int c)
+{
+    return device_address(tile + place_of<CHUNKS>(r, c));
+}
+
+template <int CHUNKS> DEVICE device_shared moved(device_shared at, int down, int c)
+{
+    constexpr int EXCHANGED = CHUNKS % 8 == 0 ? 7 : 3;
+
+    return (at ^ (device_shared)((c & EXCHANGED) * 16)) +
+           (device_shared)((down * CHUNKS + (c & ~EXCHANGED)) * 16);
 }
 
 // Where the term of row x and column c lies: columns in eights, exchanged likewise.
@@ -96,10 +135,11 @@ template <typename T> DEVICE int place_of_term(int x, int c)
 }
 
 // Brings rows j .. j + HEIGHT - 1 of a view into shared memory, by all threads. Rows outside
-// [first, end) and columns from `depth` on become 0 and are not read.
+// [first, end) and columns from `depth` on become 0 and are not read. stride: rows.stride_l
+// from where it costs no load.
 template <int HEIGHT, int CHUNKS, int THREADS, int CAN>
 DEVICE void fetch(const attn_kparams &p, float4 *to, const void *x, const attn_rows &rows,
-                  int j, attn_range range, int depth, bool whole)
+                  int64_t stride, int j, attn_range range, int depth, bool whole)
 {
     constexpr int PASS = THREADS / CHUNKS;    // rows at once
     [[maybe_unused]] constexpr int TOGETHER = (CAN & FEAT_PAGES) != 0 ? 2 : 1;
@@ -110,12 +150,11 @@ DEVICE void fetch(const attn_kparams &p, float4 *to, const void *x, const attn_r
     if (THREADS % CHUNKS == 0 && PASS % 8 == 0 && HEIGHT % larger(PASS, 1) == 0 && whole &&
         j >= range.first && range.end - j >= HEIGHT && !has<CAN>(p, FEAT_PAGES)) {
         const int r = me / CHUNKS, c = me % CHUNKS;
-        const char *from = bytes + (rows.base + (j + r) * rows.stride_l + c * PER) * BYTES;
-        const int64_t pass = PASS * rows.stride_l * BYTES;
+        const char *from = bytes + (rows.base + (j + r) * stride + c * PER) * BYTES;
         float4 *const at = to + place_of<CHUNKS>(r, c);
 
         #pragma unroll
-        for (int i = 0; i < HEIGHT / larger(PASS, 1); i++, from += pass)
+        for (int i = 0; i < HEIGHT / larger(PASS, 1); i++, from += PASS * stride * BYTES)
             device_copy<16>((float *)(at + i * PASS * CHUNKS), from, c * PER < depth);
         return;
     }
@@ -135,10 +174,13 @@ DEVICE void fetch(const attn_kparams &p, float4 *to, const void *x, const attn_r
     }
 }
 
-// The first operand from 16 rows of Q, at two chunks of columns.
-DEVICE void load_queries(uint32_t (&a)[4], const float4 *rows, int k)
+// The first operand from 16 rows of Q, `down` below the first, at two chunks of columns.
+DEVICE device_shared address_of_queries(const float4 *rows)
 {
-    const int lane = threadIdx.x % 32;
+    return address_of<CHUNKS_K>(rows, threadIdx.x % 16, threadIdx.x / 16 % 2);
+}
 
-    device_matrices(a, rows + place_of<CHUNKS_K>(lane % 16, 2 * k + lane / 16));
+DEVICE void load_queries(uint32_t (&a)[4], device_shared rows, int down, int k)
+{
+    device_matrices(a, moved<CHUNKS_K>(rows, down, 2 * k));
 }

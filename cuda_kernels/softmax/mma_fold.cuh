@@ -88,50 +88,86 @@ DEVICE bool is_far(float reference, float unit)
     return !(fabsf(reference * unit) < 1048576.0f);
 }
 
-// From scores to weights, in place; rows move to their new maximum, and O with them. A
-// weight is 2^(unit s - unit m), the difference by one fused multiply-add: it is as exact
-// as the score itself, and what unit m is rounded by, all weights have in common, so that it
-// leaves with their sum. Where it is far, m is taken off first.
+// What rows were held against and are now, in units of the scores, and the factors between
+// for what they have summed; `moves`: not all of the warp's factors are 1.
+template <typename T> struct references {
+    float now[T::MT][2], factor[T::MT][2];
+    bool moves;
+};
+
+// Finds the new references, and moves the sums of weights to them. A row moves to a new
+// maximum only where its weights could outgrow HEADROOM: m is then not the largest score, but
+// what weights are held against, which is all that O and the LSE ask for. Where m is far, it
+// is taken off the scores here.
 template <typename T>
-DEVICE void fold_scores(rows_state<T> &my, float unit, scores<T> &s)
+DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s)
 {
-    float old[T::MT][2], reference[T::MT][2];
-    bool far = false;
+    references<T> r;
+    float old[T::MT][2];
+    bool far = false, moves = false;
 
     #pragma unroll
     for (int i = 0; i < 2 * T::MT; i++) {
         const int mt = i / 2, half = i % 2;
-        float top = -INFINITE;
+        float two[2] = { -INFINITE, -INFINITE };    // each waits for itself alone
 
         #pragma unroll
         for (int e = 0; e < 2 * T::NT; e++)
-            top = state_max(s[mt][e / 2][half * 2 + e % 2], top);
+            two[e % 2] = state_max(s[mt][e / 2][half * 2 + e % 2], two[e % 2]);
+
+        float top = state_max(two[0], two[1]);
+
         top = state_max(__shfl_xor_sync(0xffffffffu, top, 1), top);
         top = state_max(__shfl_xor_sync(0xffffffffu, top, 2), top);
         old[mt][half] = my.m[mt][half];
-        my.m[mt][half] = state_max(my.m[mt][half], top);
-        reference[mt][half] = state_reference(my.m[mt][half]);
-        far |= is_far(reference[mt][half], unit);
+        if ((top - my.m[mt][half]) * unit > HEADROOM<TYPE>) {
+            my.m[mt][half] = top;
+            moves = true;
+        }
+        r.now[mt][half] = state_reference(my.m[mt][half]);
+        r.factor[mt][half] = 1.0f;
+        far |= is_far(r.now[mt][half], unit);
     }
     if (__any_sync(0xffffffffu, far)) {
         #pragma unroll
         for (int i = 0; i < 2 * T::MT; i++) {
             const int mt = i / 2, half = i % 2;
 
-            if (!is_far(reference[mt][half], unit))
+            if (!is_far(r.now[mt][half], unit))
                 continue;
             #pragma unroll
             for (int e = 0; e < 2 * T::NT; e++)
-                s[mt][e / 2][half * 2 + e % 2] -= reference[mt][half];
-            old[mt][half] -= reference[mt][half];
-            reference[mt][half] = 0.0f;
+                s[mt][e / 2][half * 2 + e % 2] -= r.now[mt][half];
+            old[mt][half] -= r.now[mt][half];
+            r.now[mt][half] = 0.0f;
         }
     }
+    r.moves = __any_sync(0xffffffffu, moves);
+    if (r.moves) {
+        #pragma unroll
+        for (int i = 0; i < 2 * T::MT; i++) {
+            const int mt = i / 2, half = i % 2;
+
+            r.factor[mt][half] = state_exp2(device_product(old[mt][half], unit) -
+                                            device_product(r.now[mt][half], unit));
+            my.l[mt][half] *= r.factor[mt][half];
+            if (T::LONG)
+                my.l_rest[T::LONG ? mt : 0][half] *= r.factor[mt][half];
+        }
+    }
+    return r;
+}
+
+// From scores to weights, in place. A weight is 2^(unit s - unit m), the difference by one
+// fused multiply-add: it is as exact as the score itself, and what unit m is rounded by, all
+// weights have in common, so that it leaves with their sum.
+template <typename T>
+DEVICE void weigh(rows_state<T> &my, const references<T> &r, float unit, scores<T> &s)
+{
     #pragma unroll
     for (int i = 0; i < 2 * T::MT; i++) {
         const int mt = i / 2, half = i % 2;
-        const float top = device_product(reference[mt][half], unit) - LIFT<TYPE>;
-        const float factor = state_exp2(device_product(old[mt][half], unit) - LIFT<TYPE> - top);
+        const float top = device_product(r.now[mt][half], unit) - LIFT<TYPE>;
         float sum = 0.0f;
 
         #pragma unroll
@@ -141,26 +177,39 @@ DEVICE void fold_scores(rows_state<T> &my, float unit, scores<T> &s)
             w = state_exp2(fmaf(w, unit, -top));
             sum += w;
         }
-        my.l[mt][half] *= factor;
-        if (T::LONG) {
-            float &rest = my.l_rest[T::LONG ? mt : 0][half];
-
-            rest *= factor;
-            add_compensated<TYPE_F32>(my.l[mt][half], rest, sum);
-        } else {
+        if (T::LONG)
+            add_compensated<TYPE_F32>(my.l[mt][half], my.l_rest[T::LONG ? mt : 0][half], sum);
+        else
             my.l[mt][half] += sum;
-        }
-        if (!__any_sync(0xffffffffu, factor != 1.0f))
-            continue;
+    }
+}
+
+// O follows its references.
+template <typename T> DEVICE void move_rows(rows_state<T> &my, const references<T> &r)
+{
+    #pragma unroll
+    for (int i = 0; i < 2 * T::MT; i++) {
+        const int mt = i / 2, half = i % 2;
+
         #pragma unroll
         for (int e = 0; e < 2 * T::VT; e++) {
             float &o = my.o[mt][e / 2][half * 2 + e % 2];
 
-            o = rescaled(o, factor);
+            o = rescaled(o, r.factor[mt][half]);
         }
         #pragma unroll
         for (int n = 0; n < T::VT && T::LONG; n++)
             my.rest[T::LONG ? mt : 0][n][half] =
-                rescaled_rests(my.rest[T::LONG ? mt : 0][n][half], factor);
+                rescaled_rests(my.rest[T::LONG ? mt : 0][n][half], r.factor[mt][half]);
     }
+}
+
+// A step's scores become weights.
+template <typename T> DEVICE void fold_scores(rows_state<T> &my, float unit, scores<T> &s)
+{
+    const references<T> r = find_references(my, unit, s);
+
+    if (r.moves)
+        move_rows(my, r);
+    weigh(my, r, unit, s);
 }

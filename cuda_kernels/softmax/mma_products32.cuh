@@ -68,7 +68,10 @@ template <typename T>
 DEVICE void find_scores(const float4 *q, const uint32_t (&)[T::MT][T::KT][4],
                         const float4 *k, scores<T> &s)
 {
-    const int lane = threadIdx.x % 32, r = lane % 8 + lane / 16 * 8, odd = lane / 8 % 2;
+    const int lane = threadIdx.x % 32;
+    const device_shared q_at = address_of_queries(q);
+    const device_shared k_at =
+        address_of<CHUNKS_K>(k, lane % 8 + lane / 16 * 8, lane / 8 % 2);
 
     #pragma unroll
     for (int i = 0; i < T::MT * T::NT * 4; i++)
@@ -81,14 +84,14 @@ DEVICE void find_scores(const float4 *q, const uint32_t (&)[T::MT][T::KT][4],
         for (int mt = 0; mt < T::MT; mt++) {
             uint32_t raw[4];
 
-            load_queries(raw, q + mt * 16 * CHUNKS_K, x);
+            load_queries(raw, q_at, mt * 16, x);
             a[mt] = make_operand<T>(raw);
         }
         #pragma unroll
         for (int t = 0; t < T::NT; t += 2) {
             uint32_t b[4];
 
-            device_matrices(b, k + t * 8 * CHUNKS_K + place_of<CHUNKS_K>(r, 2 * x + odd));
+            device_matrices(b, moved<CHUNKS_K>(k_at, t * 8, 2 * x));
             #pragma unroll
             for (int mt = 0; mt < T::MT; mt++) {
                 multiply<T>(s[mt][t], a[mt], b[0], b[1]);
@@ -183,11 +186,10 @@ DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my)
     }
 }
 
-// Row `half` of the 16 rows mt of O, times a factor: to memory, or where it does not go there
-// 16 bytes at a time, to the row of its own in shared memory.
+// Row `half` of the 16 rows mt of O, times a factor, as row r of a tile in shared memory.
 template <typename T>
-DEVICE void store_row(const attn_kparams &p, const rows_state<T> &my, int mt, int half,
-                      float factor, int64_t to, bool whole, float4 *room)
+DEVICE void put_row(const rows_state<T> &my, int mt, int half, float factor, float4 *tile,
+                    int r)
 {
     const int lane = threadIdx.x % 32;
 
@@ -206,12 +208,6 @@ DEVICE void store_row(const attn_kparams &p, const rows_state<T> &my, int mt, in
             }
             x[k] *= factor;
         }
-
-        const float4 four = make_float4(x[0], x[1], x[2], x[3]);
-
-        if (!whole)
-            room[c / PER] = four;
-        else if (c < p.dv)
-            *(float4 *)((float *)p.o + to + c) = four;
+        tile[place_of<CHUNKS_V>(r, c / PER)] = make_float4(x[0], x[1], x[2], x[3]);
     }
 }

@@ -61,6 +61,11 @@ DEVICE rests rescaled_rests(rests x, float factor)
 // are, and so are all sums of them.
 template <int TYPE> constexpr float LIFT = TYPE == TYPE_F16 ? 14.0f : 0.0f;
 
+// The log2 of what a weight may be before its row moves to its new maximum: 2^LIFT times that
+// is a number of the type, and sums have room. f32, whose V may be any number, has none.
+template <int TYPE>
+constexpr float HEADROOM = TYPE == TYPE_F16 ? 1.5f : TYPE == TYPE_F32 ? 0.0f : 8.0f;
+
 template <int TYPE> DEVICE float unlifted(float sum)
 {
     return TYPE == TYPE_F16 ? sum * 0x1p-14f : sum;

@@ -20,7 +20,7 @@
 
 namespace {
 
-enum { STACK = 256 * 1024, GUARD = 64 };
+enum { STACK = 256 * 1024, GUARD = 1 };
 
 enum waits { RUNS, AT_BARRIER, AT_WARP, ENDED };
 
@@ -51,9 +51,13 @@ ucontext_t beginning;
 jmp_buf scheduler;
 int n_threads, current;
 unsigned group;
-std::vector<float4> shared;
+struct alignas(1024) block {
+    unsigned char byte[1024];
+};
+std::vector<block> shared;
 uint32_t slot[2][MOST_THREADS]; // in turn: who is ahead must not overwrite
 unsigned turn[MOST_THREADS];
+int arrived[16], times[16]; // at the barriers by number: threads, and how often all were there
 const launch *launched;
 
 void run_fiber()
@@ -98,6 +102,7 @@ void run_group(size_t bytes)
     static unsigned seed = 1;
     int ended = 0;
 
+    memset(arrived, 0, sizeof arrived);
     memset((void *)shared.data(), 0xff, shared.size() * sizeof shared[0]);
     for (int i = 0; i < n_threads; i++) {
         fiber &f = fibers[i];
@@ -172,6 +177,27 @@ void emulated_barrier(bool warp)
     if (!_setjmp(fibers[me].at))
         _longjmp(scheduler, 1);
 }
+
+// Lets the others go on, without which what is waited for does not come.
+void emulated_yield()
+{
+    if (!_setjmp(fibers[current].at))
+        _longjmp(scheduler, 1);
+}
+
+void emulated_meet(int number, int threads, bool waits)
+{
+    const int before = times[number];
+
+    if (++arrived[number] == threads) {
+        arrived[number] = 0;
+        times[number]++;
+    }
+    while (waits && times[number] == before)
+        emulated_yield();
+}
+
+unsigned emulated_groups() { return launched->groups; }
 
 // What all lanes of the warp gave.
 static const uint32_t *exchange(uint32_t value)

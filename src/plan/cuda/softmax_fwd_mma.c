@@ -18,9 +18,9 @@ enum {
 static const float LARGEST_SCALE = 0x1p32f;
 
 /* As cuda_kernels/softmax/fwd_mma.cu has them: warps, 16-row operands of a warp, keys of a
- * step, slots of the ring. */
+ * step. */
 typedef struct tile {
-    int32_t warps, mt, bn, slots;
+    int32_t warps, mt, bn;
 } tile;
 
 /* The instances. Features are data to the kernels; plain knows no ranges of keys at all,
@@ -52,16 +52,12 @@ typedef struct class
     }
 #define CLASSES_16(type)                                                              \
     {                                                                                 \
-        { 64, 64, { 4, 2, 64, 3 }, { 4, 2, 64, 2 }, KERNELS_16(type "_d64") },        \
-            { 96, 96, { 4, 2, 64, 3 }, { 4, 2, 64, 2 }, KERNELS_16(type "_d96") },    \
-            { 128, 128, { 4, 2, 64, 3 }, { 4, 2, 64, 2 }, KERNELS_16(type "_d128") }, \
-            { 192,                                                                    \
-              128,                                                                    \
-              { 8, 1, 64, 2 },                                                        \
-              { 4, 1, 32, 2 },                                                        \
-              KERNELS_16(type "_d192_dv128") },                                       \
-            { 192, 192, { 8, 1, 64, 2 }, { 4, 1, 32, 2 }, KERNELS_16(type "_d192") }, \
-            { 256, 256, { 8, 1, 64, 2 }, { 4, 1, 32, 2 }, KERNELS_16(type "_d256") }, \
+        { 64, 64, { 4, 2, 128 }, { 4, 2, 64 }, KERNELS_16(type "_d64") },             \
+            { 96, 96, { 4, 2, 64 }, { 4, 2, 64 }, KERNELS_16(type "_d96") },          \
+            { 128, 128, { 4, 2, 64 }, { 4, 2, 64 }, KERNELS_16(type "_d128") },       \
+            { 192, 128, { 8, 1, 64 }, { 4, 1, 32 }, KERNELS_16(type "_d192_dv128") }, \
+            { 192, 192, { 8, 1, 64 }, { 4, 1, 32 }, KERNELS_16(type "_d192") },       \
+            { 256, 256, { 8, 1, 64 }, { 4, 1, 32 }, KERNELS_16(type "_d256") },       \
     }
 #define KERNELS_32(name)                                                                  \
     {                                                                                     \
@@ -74,16 +70,16 @@ typedef struct class
 enum { N_TYPES = 3, N_CLASSES = 6 };
 static const class classes[N_TYPES][N_CLASSES] = {
     /* 256 columns leave no registers for compensation */
-    { { 64, 64, { 4, 1, 64, 2 }, { 4, 1, 32, 2 }, KERNELS_32("f32_d64") },
-      { 128, 128, { 4, 1, 64, 2 }, { 4, 1, 32, 2 }, KERNELS_32("f32_d128") },
-      { 256, 256, { 8, 1, 32, 2 }, { 4, 1, 32, 2 }, KERNELS_32("f32_d256") } },
+    { { 64, 64, { 4, 1, 64 }, { 4, 1, 32 }, KERNELS_32("f32_d64") },
+      { 128, 128, { 4, 1, 64 }, { 4, 1, 32 }, KERNELS_32("f32_d128") },
+      { 256, 256, { 8, 1, 32 }, { 4, 1, 32 }, KERNELS_32("f32_d256") } },
     CLASSES_16("f16"),
     CLASSES_16("bf16"),
 };
 
 /* Shared memory, line by line, as the kernel's struct has it. */
 typedef struct budget {
-    int64_t q, ring, weights, terms;
+    int64_t q, step, weights, terms;
 } budget;
 
 static int64_t queries_of(const tile *t)
@@ -97,7 +93,7 @@ static budget budget_of(const attn_problem *p, const class *k, const tile *t)
 
     return (budget){
         .q = bytes * queries_of(t) * k->d,
-        .ring = bytes * t->slots * t->bn * attn_max(k->d, k->dv),
+        .step = bytes * t->bn * (k->d + k->dv),
         .weights = p->type == ATTN_F32 ? 4 * queries_of(t) * t->bn : 0,
         .terms = t == &k->special ? 4 * (queries_of(t) + 2) * t->bn : 0,
     };
@@ -108,7 +104,7 @@ static bool fits(const attn_problem *p, const class *k, const tile *t, const att
     const budget b = budget_of(p, k, t);
 
     return 32 * t->warps <= c->max_group &&
-           b.q + b.ring + b.weights + b.terms + WORK_BYTES <= c->fast_bytes;
+           b.q + b.step + b.weights + b.terms + WORK_BYTES <= c->fast_bytes;
 }
 
 /* NULL: D or Dv is over the largest. */
@@ -169,6 +165,16 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
+/* f32 in three products: 7 to 10 % faster at D 64, slower at D 128 (docs/performance_h200.md),
+ * and no infinities. */
+static const char *worse(const attn_problem *p, const attn_caps *c)
+{
+    (void)c;
+    return p->type == ATTN_F32 && !p->allow_tf32
+               ? "takes it, but the plain cores take f32 numbers of every size"
+               : NULL;
+}
+
 /* Rows of `dim` elements can be moved 16 bytes at a time. */
 static bool whole(const attn_problem *p, int tensor, int64_t dim)
 {
@@ -193,8 +199,8 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     attn_step_define(step, "WHOLE_K", whole(p, ATTN_TENSOR_K, p->d));
     attn_step_define(step, "WHOLE_V", whole(p, ATTN_TENSOR_V, p->dv));
     attn_step_define(step, "WHOLE_O", whole(p, ATTN_TENSOR_O, p->dv));
-    attn_choice_instance(out, "bm%lld,bn%d,warps%d,slots%d,dims%d:%d,d%lld,dv%lld,%s,%s",
-                         (long long)queries_of(t), t->bn, t->warps, t->slots, k->d, k->dv,
+    attn_choice_instance(out, "bm%lld,bn%d,warps%d,dims%d:%d,d%lld,dv%lld,%s,%s",
+                         (long long)queries_of(t), t->bn, t->warps, k->d, k->dv,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type),
                          kind_name[kind]);
     out->tile_reason = t == &k->large ? "large: it fits, and no single score is looked at"
@@ -202,7 +208,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
                            ? "special: for single scores or pages"
                            : "special: the large tile does not fit this device";
     attn_choice_budget(out, "q, the whole tile", b.q);
-    attn_choice_budget(out, "k and v, a ring of slots", b.ring);
+    attn_choice_budget(out, "k and v of a step", b.step);
     attn_choice_budget(out, "weights on their way", b.weights);
     attn_choice_budget(out, "terms of a step, keys seen", b.terms);
     attn_choice_budget(out, "the group's work", WORK_BYTES);
@@ -212,7 +218,7 @@ const attn_variant attn_cuda_softmax_fwd_mma_variant = {
     .name = "softmax_fwd_mma",
     .about = "fused, online softmax on tensor cores; every feature, f32 in three products",
     .features = ATTN_FEATURES_ALL,
-    .traits = ATTN_TRAIT_BY_NAME,
     .applicable = applicable,
+    .worse = worse,
     .lower = lower,
 };

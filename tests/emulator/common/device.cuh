@@ -90,6 +90,14 @@ static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t s)
     return r;
 }
 
+static inline int atomicAdd(int *at, int more)
+{
+    const int before = *at;
+
+    *at += more;
+    return before;
+}
+
 static inline int atomicOr(int *at, int bits)
 {
     const int before = *at;
@@ -150,23 +158,34 @@ struct emulated_words {
 
 DEVICE uint16_t emulated_element(uint64_t word, int i) { return (uint16_t)(word >> (16 * i)); }
 
-DEVICE void device_matrices(uint32_t (&x)[4], const void *row)
+DEVICE void device_forget() {}
+
+typedef uintptr_t device_shared;
+
+DEVICE device_shared device_address(const void *x) { return (device_shared)x; }
+
+DEVICE void device_matrices(uint32_t (&x)[4], device_shared row)
 {
     const int lane = threadIdx.x % 32;
     emulated_words all;
 
-    all.mine()[0] = (uintptr_t)row;
+    all.mine()[0] = row;
     all.there();
     for (int m = 0; m < 4; m++)
         memcpy(&x[m], (const char *)all.lane[m * 8 + lane / 4][0] + lane % 4 * 4, 4);
 }
 
-DEVICE void device_matrices_turned(uint32_t (&x)[4], const void *row)
+DEVICE void device_matrices(uint32_t (&x)[4], const void *row)
+{
+    device_matrices(x, device_address(row));
+}
+
+DEVICE void device_matrices_turned(uint32_t (&x)[4], device_shared row)
 {
     const int lane = threadIdx.x % 32;
     emulated_words all;
 
-    all.mine()[0] = (uintptr_t)row;
+    all.mine()[0] = row;
     all.there();
     for (int m = 0; m < 4; m++) {
         uint16_t u[2];
@@ -175,6 +194,11 @@ DEVICE void device_matrices_turned(uint32_t (&x)[4], const void *row)
             memcpy(&u[i], (const char *)all.lane[m * 8 + lane % 4 * 2 + i][0] + lane / 4 * 2, 2);
         x[m] = u[0] | (uint32_t)u[1] << 16;
     }
+}
+
+DEVICE void device_matrices_turned(uint32_t (&x)[4], const void *row)
+{
+    device_matrices_turned(x, device_address(row));
 }
 
 template <int TYPE> DEVICE float emulated_float(uint16_t u)

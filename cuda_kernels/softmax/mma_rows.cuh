@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// softmax/mma_rows.cuh: where kernels on tensor cores end: the rows of a warp leave its
+// registers. put_row() is the products' own.
+#pragma once
+#ifdef TYPE_IS_F32
+#include "softmax/mma_products32.cuh"
+#else
+#include "softmax/mma_products16.cuh"
+#endif
+
+// O and the LSE of the warp's rows, x0 the first of them in the group, through a tile of the
+// warp's own. natural: what a maximum is multiplied by to be a score.
+template <typename T, int CAN>
+DEVICE void write_rows(const attn_kparams &p, const mma_work &mem, int x0, float4 *tile,
+                       float natural, rows_state<T> &my)
+{
+    const int lane = threadIdx.x % 32;
+    const int queries = min(mem.queries - x0, (int)T::ROWS);
+    const float sink = state_sink<CAN>(p, mem.h);
+
+    __syncwarp();
+    #pragma unroll
+    for (int i = 0; i < 2 * T::MT; i++) {
+        const int mt = i / 2, half = i % 2, x = lane / 4 + mt * 16 + half * 8;
+        attn_row row = { my.m[mt][half] * natural, my.l[mt][half] };
+
+        if (T::LONG)
+            row.l -= my.l_rest[T::LONG ? mt : 0][half];
+        row.l += __shfl_xor_sync(0xffffffffu, row.l, 1);
+        row.l += __shfl_xor_sync(0xffffffffu, row.l, 2);
+        row.l = unlifted<TYPE>(row.l);
+        if (my.m[mt][half] == -INFINITE)
+            row.m = -INFINITE;
+
+        const float factor = unlifted<TYPE>(state_finish_sink(&row, sink));
+
+        if (has<CAN>(p, FEAT_LSE) && p.want_lse && lane % 4 == 0 && x < queries)
+            p.lse[address_lse<CAN>(p, mem.seq, mem.b, mem.h, mem.i0 + x0 + x)] =
+                state_lse(row);
+        put_row<T>(my, mt, half, factor, tile, x);
+    }
+    __syncwarp();
+    if (!p.want_o)
+        return;
+
+    const attn_rows rows = ADDRESS_QUERIES(p, o, mem.seq, mem.b, mem.h);
+    const int64_t first = rows.base + (mem.i0 + x0) * p.o_stride_l;
+
+    if (has<CAN>(p, WHOLE_O)) {
+        for (int e = lane; e < T::ROWS * CHUNKS_V; e += 32) {
+            const int x = e / CHUNKS_V, c = e % CHUNKS_V;
+
+            if (x < queries && c * PER < p.dv)
+                *(float4 *)((char *)p.o + (first + x * p.o_stride_l + c * PER) *
+                                              elem_bytes<TYPE>()) =
+                    tile[place_of<CHUNKS_V>(x, c)];
+        }
+        return;
+    }
+    #pragma unroll 1
+    for (int e = lane; e < T::ROWS * p.dv; e += 32) {
+        const int x = e / p.dv, c = e % p.dv;
+        const float4 *const from = tile + place_of<CHUNKS_V>(x, c / PER);
+        const int64_t to = first + x * p.o_stride_l + c * p.o_stride_d;
+
+        if (x >= queries)
+            break;
+        if (TYPE == TYPE_F32)
+            ((float *)p.o)[to] = ((const float *)from)[c % PER];
+        else
+            ((uint16_t *)p.o)[to] = ((const uint16_t *)from)[c % PER];
+    }
+}
