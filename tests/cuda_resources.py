@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """What ptxas says of every CUDA kernel of the build: a table, and a failure where a kernel
-spills or has a stack frame, or a report is missing one.
+spills, has a stack frame or products that are serialised, or a report is missing one.
 
 usage: cuda_resources.py TABLE.txt REPORT.txt...    reports as tools/cuda_compile.py makes them
 """
@@ -12,6 +12,9 @@ import sys
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
+
+# wgmma products that wait for each other, or registers that stay where they are.
+SERIALISED = re.compile(r"\(C75\d\d\)")
 
 # Kernels that may have a stack frame or spill: symbol -> bytes, with the reason beside it.
 MAY = {}
@@ -37,7 +40,7 @@ def main():
             faults.append(f"{path.name}: no kernel in it")
         rows += of_this
         faults += [f"{path.name}: {line}" for line in text.splitlines()
-                   if "warning" in line.lower()]
+                   if "warning" in line.lower() or SERIALISED.search(line)]
     lines = [f"{'arch':8} {'registers':>9} {'stack':>6} {'stores':>6} {'loads':>6}  kernel"]
     for arch, name, registers, *frame in sorted(rows):
         lines.append(f"{arch:8} {registers:9} {frame[0]:6} {frame[1]:6} {frame[2]:6}  {name}")

@@ -66,6 +66,12 @@ typedef struct attn_step {
                                     one brings together; 0: none              */
     int64_t columns;             /* of a value row, of a group; 0: all; times as many
                                     groups                                    */
+    int64_t resident;            /* groups at most: each takes several tiles in turn;
+                                    0: one a tile                             */
+    bool counted;                /* cuda: by a counter at the beginning of the workspace,
+                                    which is 0 when the step begins           */
+    int64_t box_q;               /* cuda: rows of Q that one copy brings, of K and V
+                                    tile_k: the kernel takes tensor maps; 0: none */
     bool overlaps;               /* may begin before the step before it ends: it waits
                                     for that one's results itself             */
     bool grouped;

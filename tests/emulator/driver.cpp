@@ -20,8 +20,10 @@
 #include <set>
 #include <string>
 
+#include "common/maps.h"
 #include "common/params.h"
 #include "driver.h"
+#include "map.h"
 
 struct CUmod_st {
     CUcontext context;
@@ -39,14 +41,23 @@ template <typename PARAMS> void run(void *entry, const void *params)
     ((void (*)(PARAMS))entry)(*(const PARAMS *)params);
 }
 
+void run_mapped(void *entry, const void *params)
+{
+    attn_maps maps;
+
+    memcpy(&maps, (const char *)params + sizeof(attn_kparams), sizeof maps);
+    ((void (*)(attn_kparams, attn_maps))entry)(*(const attn_kparams *)params, maps);
+}
+
 // What each kernel takes, by how its name begins.
 const struct runner_of {
     const char *name;
     runner *run;
-    size_t bytes;
+    size_t bytes, more; // of the first parameter, of the second
 } runners[] = {
-    { "attn_softmax_merge_", run<attn_merge_kparams>, sizeof(attn_merge_kparams) },
-    { "attn_", run<attn_kparams>, sizeof(attn_kparams) },
+    { "attn_softmax_merge_", run<attn_merge_kparams>, sizeof(attn_merge_kparams), 0 },
+    { "attn_softmax_fwd_wgmma_", run_mapped, sizeof(attn_kparams), sizeof(attn_maps) },
+    { "attn_", run<attn_kparams>, sizeof(attn_kparams), 0 },
 };
 
 CUctx_st primary[MOST_DEVICES];
@@ -273,15 +284,17 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
         takes++;
     *function = &functions
                      .insert({ { module->context, name },
-                               { name, entry, takes->run, takes->bytes, module->context,
+                               { name, entry, takes->run, takes->bytes, takes->more, module->context,
                                  is_broken } })
                      .first->second;
     return CUDA_SUCCESS;
 }
 
-CUresult cuFuncGetAttribute(int *value, CUfunction_attribute what, CUfunction)
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute what, CUfunction function)
 {
-    *value = what == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 256 : 0;
+    const int threads = function->more ? 512 : 256; // those with maps say how many in the source
+
+    *value = what == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? threads : 0;
     return CUDA_SUCCESS;
 }
 
@@ -297,9 +310,40 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned, unsigned,
         return CUDA_ERROR_INVALID_HANDLE;
     if (!x || !threads || threads > MOST_THREADS || threads % 32)
         return CUDA_ERROR_INVALID_VALUE;
-    const launch l = { function, x - function->broken, threads, bytes,
-                       { params, params + function->bytes } };
+
+    launch l = { function, x - function->broken, threads, bytes,
+                 { params, params + function->bytes } };
+    if (function->more) {
+        const char *const second = (const char *)arguments[1];
+
+        l.params.insert(l.params.end(), second, second + function->more);
+    }
     return enqueue(stream, CU_GRAPH_NODE_TYPE_KERNEL, [=] { emulate(l); });
+}
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank,
+                                void *x, const cuuint64_t *size, const cuuint64_t *stride,
+                                const cuuint32_t *box, const cuuint32_t *step,
+                                CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill)
+{
+    emulated_map m = { (const char *)x, {}, {}, { (int32_t)box[0], (int32_t)box[1] } };
+
+    if (rank != 4 || swizzle != CU_TENSOR_MAP_SWIZZLE_128B || (uintptr_t)x % 16 || box[0] != 64 ||
+        box[1] > 256 || box[2] != 1 || box[3] != 1 ||
+        (type != CU_TENSOR_MAP_DATA_TYPE_FLOAT16 && type != CU_TENSOR_MAP_DATA_TYPE_BFLOAT16))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < 4; i++) {
+        if (!size[i] || size[i] > (cuuint64_t)1 << 32 || step[i] != 1 ||
+            (i < 3 && (stride[i] % 16 || stride[i] >= (cuuint64_t)1 << 40)))
+            return CUDA_ERROR_INVALID_VALUE;
+        m.size[i] = (int64_t)size[i];
+        if (i < 3)
+            m.stride[i] = (int64_t)stride[i];
+    }
+    memset(map, 0, sizeof *map);
+    memcpy(map, &m, sizeof m);
+    return CUDA_SUCCESS;
 }
 
 // Kernels run one after another: that is an overlap too.

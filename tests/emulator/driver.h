@@ -16,7 +16,7 @@ struct CUfunc_st {
     std::string name;
     void *entry;
     runner *run;
-    size_t bytes; // of its parameters
+    size_t bytes, more; // of its first parameter, of its second
     CUcontext context;
     bool broken;  // loses its last group
 };

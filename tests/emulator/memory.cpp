@@ -165,6 +165,12 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstr
     return copy((void *)(uintptr_t)to, from, bytes, stream);
 }
 
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t n, CUstream stream)
+{
+    return enqueue(stream, CU_GRAPH_NODE_TYPE_MEMSET,
+                   [=] { std::fill_n((unsigned *)(uintptr_t)to, n, value); });
+}
+
 CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
     return copy(to, (void *)(uintptr_t)from, bytes, stream);

@@ -3,14 +3,15 @@
  * and nothing waits, so a launch can be captured into a graph. */
 #include <inttypes.h>
 
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/maps.h"
 #include "backend/rounds.h"
 #include "common/params.h"
 #include "core/size.h"
 #include "core/status.h"
 
 /* A kernel's parameters end where an old driver's room for them does. */
-_Static_assert(sizeof(attn_kparams) <= 4096, "parameters of a launch");
+_Static_assert(sizeof(attn_kparams) + sizeof(attn_maps) + 64 <= 4096,
+               "parameters of a launch");
 
 #define VIEW(a, name, t)                       \
     do {                                       \
@@ -133,7 +134,7 @@ static attn_status grid_size(const attn_device *dev, const attn_step *step,
                          " queries, %" PRId64 " pieces of keys and %" PRId64
                          " heads of all batches are more than 2^31 - 1 groups",
                          k->name, step->tile_q, round->queries * group, pieces, heads);
-    *out = (unsigned)n;
+    *out = (unsigned)(step->resident ? attn_min(n, step->resident) : n);
     return ATTN_OK;
 }
 
@@ -150,7 +151,8 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value = { .programmaticStreamSerializationAllowed = 1 },
     };
-    void *params[] = { a };
+    attn_maps maps;
+    void *params[] = { a, &maps }; /* of which a kernel without maps takes the first */
     unsigned groups = 0;
     attn_status st;
 
@@ -172,6 +174,10 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
     a->round_heads = (int32_t)round->heads;
     a->round_query = (int32_t)round->query;
     a->round_queries = (int32_t)round->queries;
+    if (step->counted)
+        CU(cu->cuMemsetD32Async((CUdeviceptr)a->work, 0, 1, stream));
+    if (step->box_q)
+        attn_cu_make_maps(dev, step, call, &maps);
     if (step->overlaps && dev->info.capability >= OVERLAP_CAPABILITY)
         CU(cu->cuLaunchKernelEx(
             &(CUlaunchConfig){ .gridDimX = groups,

@@ -49,7 +49,9 @@
     X(cuMemFree)                  \
     X(cuMemcpyHtoDAsync)          \
     X(cuMemcpyDtoHAsync)          \
-    X(cuPointerGetAttributes)
+    X(cuMemsetD32Async)           \
+    X(cuPointerGetAttributes)     \
+    X(cuTensorMapEncodeTiled)
 
 typedef struct attn_cu {
 #define X(name) __typeof__(name) *name;

@@ -29,6 +29,7 @@ const attn_variant *const *attn_cuda_variants(const attn_caps *caps)
     static const attn_variant *const list[] = {
         &attn_cuda_softmax_fwd_split_mma_variant,
         &attn_cuda_softmax_fwd_split_variant,
+        &attn_cuda_softmax_fwd_wgmma_variant,
         &attn_cuda_softmax_fwd_mma_variant,
         &attn_cuda_softmax_fwd_tile_variant,
         &attn_cuda_softmax_fwd_math_variant,

@@ -17,6 +17,7 @@ bool attn_cuda_counts(const attn_problem *p);
 
 extern const attn_variant attn_cuda_softmax_fwd_split_mma_variant;
 extern const attn_variant attn_cuda_softmax_fwd_split_variant;
+extern const attn_variant attn_cuda_softmax_fwd_wgmma_variant;
 extern const attn_variant attn_cuda_softmax_fwd_mma_variant;
 extern const attn_variant attn_cuda_softmax_fwd_tile_variant;
 extern const attn_variant attn_cuda_softmax_fwd_naive_variant;

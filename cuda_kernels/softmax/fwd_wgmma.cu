@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: MIT
+// softmax/fwd_wgmma.cu: softmax attention forward on Hopper's tensor cores.
+//
+// Computes  O = softmax(scale Q K^T + ...) V and the LSE; formula and rules: attn/softmax.h
+// Method    J. Shah et al., "FlashAttention-3" (2024): one warpgroup loads, the others have 64
+//           queries each. The products of a step with K run beside those of the step before
+//           with V, and the softmax beside those; warpgroups take turns at issuing products,
+//           so that one's softmax lies under the other's products. Keys are walked from the
+//           last to the first: what is masked comes at the beginning
+// Grid      1-D, as many groups as fit the device, each with one tile after another: every
+//           so-manieth in _plain, in _ranges the next that nobody has, by a counter in the
+//           workspace, which is 0 at the beginning; with a right bound the longest first, in
+//           sections of heads whose K and V fit the L2
+// Block     128 * (1 + WGS) threads, 1-D: the loading warpgroup first
+// Shared    dynamic: Q, rings of STAGES steps of K and of V, O on its way, barriers, work
+// Barriers  full and empty ones in shared memory for Q and each slot of a ring; named ones for
+//           the loading warpgroup (1) and the turns (2 + warpgroup)
+// Layout    Q, K, V: rows of 16-byte chunks at multiples of 16 bytes; O any strides
+// Numerics  as fwd_mma.cu. Steps lie on a grid that begins at key 0
+// Features  ranges of keys, packed sequences; none that looks at single scores
+// Requires  sm_90a; D up to DIM, Dv up to DIMV; columns past them are 0 and not read
+// Tunables  the shapes below; src/plan/cuda/softmax_fwd_wgmma.c has the same numbers
+// Oracle    src/host/softmax_fwd_reference.c
+//
+// Built for f16 and bf16 with DIM = DIMV 64, 128 and 256: NAME is the image's.
+#include "common/params.h"
+
+#ifndef TYPE
+#define TYPE TYPE_F16
+#endif
+#ifndef DIM
+#define DIM 128
+#endif
+#ifndef DIMV
+#define DIMV DIM
+#endif
+#ifndef NAME
+#define NAME attn_softmax_fwd_wgmma_f16_d128
+#endif
+
+#include "softmax/mma_rows.cuh"
+#include "common/hopper.cuh"
+
+enum { CAN_PLAIN = CAN_LAYOUTS | FEAT_LSE, L2_BYTES = 36 << 20 };
+
+template <int WGS_, int BN_, int STAGES_, bool O_APART_> struct wgmma {
+    static constexpr int WGS = WGS_;          // warpgroups with queries
+    static constexpr int BN = BN_;            // keys of a step
+    static constexpr int STAGES = STAGES_;    // slots of a ring
+    static constexpr bool O_APART = O_APART_; // O passes through memory of its own, not Q's
+    static constexpr int THREADS = 128 * (1 + WGS), BLOCKS = 1;
+    static constexpr int BM = 64 * WGS, ROWS = 16, MT = 1;    // of the group, of a warp
+    static constexpr int NT = BN / 8, VT = DIMV / 8;
+    static constexpr bool LONG = false;
+    static constexpr int MATH_REGISTERS = WGS == 2 ? 232 : 160;
+    static constexpr int LOAD_REGISTERS = WGS == 2 ? 40 : 32;
+    static constexpr int PANELS_K = ceil_div(DIM, 64), PANELS_V = ceil_div(DIMV, 64);
+
+    // as the planner counts them; 4096 for barriers and work
+    static constexpr int BYTES = 128 * (BM * PANELS_K + STAGES * BN * (PANELS_K + PANELS_V) +
+                                        (O_APART ? BM * PANELS_V : 0)) + 4096;
+};
+
+#if DIM <= 64
+using large = wgmma<3, 128, 2, true>;
+#elif DIM <= 128
+using large = wgmma<2, 128, 2, true>;
+#else
+using large = wgmma<2, 64, 2, false>;
+#endif
+
+// Slots of work: of the tile whose O is written, of the next, of that after it.
+enum { WORKS = 4, LOADERS = 1, TURNS = 2 };
+
+// Where rows of a view come from: boxes of a map, if there is one and all that are wanted at
+// once are in the range, else rows of 16-byte chunks.
+struct source {
+    const void *x;
+    attn_rows rows;
+    attn_range range;      // rows outside become 0 and are not read
+    int depth;             // columns from here on likewise
+    const attn_map *map;   // NULL: none
+    int first, head, batch;    // of the map: the row that is row 0, and where it stands
+};
+
+// A tile's work. Steps go from the last keys, `last` the number of those, to the first; the
+// group has done `base` steps before. boxed: those that maps bring; of each warpgroup those
+// that its queries see keys of, and those all of whose keys all of them see. queries -1:
+// there is none.
+template <typename T> struct wgmma_work : mma_work {
+    source from_q, from_k, from_v;
+    int base, steps, last;
+    attn_range boxed, part[T::WGS], clear[T::WGS];
+
+    __device__ int key(int step) const { return (last - step) * T::BN; }
+};
+
+// Tiles as products read them: panels of 64 columns.
+template <typename T> struct wgmma_shared {
+    float4 q[T::WGS][64 * 8 * T::PANELS_K];
+    float4 k[T::STAGES][T::BN * 8 * T::PANELS_K];
+    float4 v[T::STAGES][T::BN * 8 * T::PANELS_V];
+    float4 o[T::O_APART ? T::BM * 8 * T::PANELS_V : 1];
+    device_barrier full_q, empty_q;
+    device_barrier full_k[T::STAGES], empty_k[T::STAGES];
+    device_barrier full_v[T::STAGES], empty_v[T::STAGES];
+    int tiles, heads, section;    // of the grid: tiles of a head
+    wgmma_work<T> work[WORKS];
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// A step of a ring by its number, counted over all tiles of the group.
+template <typename T> struct place {
+    int slot;
+    uint32_t parity;
+    __device__ explicit place(int n) : slot(n % T::STAGES), parity(n / T::STAGES & 1) {}
+};
+
+// Steps from, end that go over keys range.first .. range.end - 1.
+template <typename T> DEVICE attn_range steps_over(int last, attn_range range)
+{
+    attn_range r = { 0, 0 };
+
+    if (range.end > range.first)
+        r = { last - (range.end - 1) / T::BN, last - range.first / T::BN + 1 };
+    return r;
+}
+
+// Steps all of whose keys are in the range.
+template <typename T> DEVICE attn_range steps_within(int last, attn_range range)
+{
+    return { last - range.end / T::BN + 1, last - ceil_div(range.first, T::BN) + 1 };
+}
+
+template <typename T, int CAN>
+DEVICE void find_steps(const attn_kparams &p, bool mapped, wgmma_work<T> &work)
+{
+    const attn_range any = work.any;
+
+    work.last = ceil_div(any.end, T::BN) - 1;
+    work.steps = work.queries > 0 ? steps_over<T>(work.last, any).end : 0;
+    // whole steps alone: what is past the keys must be 0
+    work.boxed = mapped ? steps_within<T>(work.last, any) : attn_range{ 0, 0 };
+    device_forget();
+    #pragma unroll 1
+    for (int wg = 0; wg < T::WGS; wg++) {
+        const int i = work.i0 + wg * 64, n = clamp(work.seq.queries - i, 0, 64);
+
+        work.part[wg] = steps_over<T>(work.last, range_any<CAN>(p, work.seq, i, n));
+        device_forget();
+        work.clear[wg] = steps_within<T>(work.last,
+                                         range_all<CAN>(p, work.seq, i, max(n, 1)));
+    }
+}
+
+// The work of tile number `at`; none past the last.
+template <typename T, int CAN>
+DEVICE void find_work(const attn_kparams &p, const attn_maps &maps, int at,
+                      wgmma_shared<T> &mem, wgmma_work<T> &work)
+{
+    const int tiles = mem.tiles;
+    int tile = at % tiles, head = at / tiles;
+
+    work.queries = -1;
+    work.steps = 0;
+    if (head >= mem.heads)
+        return;
+    if (has<CAN>(p, FEAT_RANGE_RIGHT)) {
+        const int section = mem.section, heads = mem.heads;
+        const int first = at / (section * tiles) * section, rest = at - first * tiles;
+        const int width = min(section, heads - first);
+
+        head = first + rest % width;
+        tile = tiles - 1 - rest / width;
+    }
+
+    const int h = head % p.heads_q, i0 = tile * T::BM;
+    const int64_t b = head / p.heads_q;
+    const attn_sequence &seq = work.seq;
+
+    work.seq = range_sequence<CAN>(p, b);
+    device_forget();
+    describe_work<CAN>(p, work.seq, b, h, i0, clamp(work.seq.queries - i0, 0, T::BM), work);
+
+    const int kv = address_head_kv(p, h);
+    const int b_q = has<CAN>(p, FEAT_PACKED_Q) ? 0 : (int)b;
+    const int b_k = has<CAN>(p, FEAT_PACKED_K) ? 0 : (int)b;
+
+    work.from_q = { p.q, ADDRESS_QUERIES(p, q, seq, b, h), { 0, i0 + work.queries }, p.d,
+                    maps.there ? &maps.q : NULL, seq.q_first, h, b_q };
+    device_forget();
+    work.from_k = { p.k, work.k_rows, work.any, p.d, maps.there ? &maps.k : NULL, seq.k_first,
+                    kv, b_k };
+    device_forget();
+    work.from_v = { p.v, work.v_rows, work.any, p.dv, maps.there ? &maps.v : NULL, seq.k_first,
+                    kv, b_k };
+    device_forget();
+    find_steps<T, CAN>(p, maps.there, work);
+}
+
+// Begins to bring rows j .. j + HEIGHT - 1 into a tile, by the loading warpgroup, all of whose
+// threads arrive. boxed: there is a map, and all of them are in the range.
+template <int HEIGHT, int CHUNKS>
+DEVICE void bring(float4 *to, const source &from, int j, bool boxed, device_barrier *full)
+{
+    constexpr int PASS = 128 / CHUNKS, PANELS = ceil_div(CHUNKS, 8);    // rows at once
+    [[maybe_unused]] constexpr int TOGETHER = DIM == 64 ? 1 : 4;    // with 32 registers, or 40
+    constexpr int64_t BYTES = elem_bytes<TYPE>();
+    const int me = device_thread() % 128, r = me / CHUNKS, c = me % CHUNKS;
+
+    static_assert(128 % CHUNKS == 0 && HEIGHT % PASS == 0, "passes are whole");
+    if (boxed) {
+        if (me > 0) {
+            device_barrier_arrive(full);
+            return;
+        }
+        device_barrier_expect(full, PANELS * HEIGHT * 128);
+        #pragma unroll
+        for (int panel = 0; panel < PANELS; panel++)
+            device_copy_box(to + panel * HEIGHT * 8, from.map, panel * 64, from.first + j,
+                            from.head, from.batch, full);
+        return;
+    }
+
+    const char *row = (const char *)from.x +
+                      (from.rows.base + (j + r) * from.rows.stride_l + c * PER) * BYTES;
+
+    const int64_t pass = PASS * from.rows.stride_l * BYTES;
+
+    #pragma unroll TOGETHER
+    for (int i = 0; i < HEIGHT; i += PASS, row += pass) {
+        float4 *const at = to + c / 8 * HEIGHT * 8 + (r + i) * 8 + ((c ^ (r + i)) & 7);
+        const bool there = j + r + i >= from.range.first && j + r + i < from.range.end;
+
+        device_copy<16>((float *)at, there ? row : (const char *)from.x,
+                        there && c * PER < from.depth);
+    }
+    device_commit();
+    // products read what the copy engine wrote, or else what was handed over to it
+    device_copied<0>();
+    device_copies_to_products();
+    device_barrier_arrive(full);
+}
+
+template <typename T> DEVICE bool is_boxed(const wgmma_work<T> &work, int step)
+{
+    return step >= work.boxed.first && step < work.boxed.end;
+}
+
+template <typename T, int CAN>
+DEVICE void load(const attn_kparams &p, const attn_maps &maps, wgmma_shared<T> &mem)
+{
+    for (int t = -1;; t++) {    // at -1 nothing but finding the first
+        const wgmma_work<T> &work = mem.work[t & (WORKS - 1)];
+        int steps = 0;
+
+        if (t >= 0) {
+            device_meet<128>(LOADERS);
+            steps = work.steps;
+            device_barrier_wait(&mem.empty_q, ~t & 1);
+            #pragma unroll 1
+            for (int wg = 0; wg < T::WGS; wg++)
+                if (steps)
+                    bring<64, CHUNKS_K>(mem.q[wg], work.from_q, work.i0 + wg * 64,
+                                        maps.there && work.queries >= wg * 64 + 64,
+                                        &mem.full_q);
+                else
+                    device_barrier_arrive(&mem.full_q);
+            if (work.queries < 0)
+                return;
+        }
+        #pragma unroll 1
+        for (int i = 0; i <= steps; i++) {    // V a step behind K
+            if (i < steps) {
+                const place<T> in(work.base + i);
+
+                device_barrier_wait(&mem.empty_k[in.slot], in.parity ^ 1);
+                bring<T::BN, CHUNKS_K>(mem.k[in.slot], work.from_k, work.key(i),
+                                       is_boxed(work, i), &mem.full_k[in.slot]);
+            }
+            if (i > 0) {
+                const place<T> in(work.base + i - 1);
+
+                device_barrier_wait(&mem.empty_v[in.slot], in.parity ^ 1);
+                bring<T::BN, CHUNKS_V>(mem.v[in.slot], work.from_v, work.key(i - 1),
+                                       is_boxed(work, i - 1), &mem.full_v[in.slot]);
+            }
+            if (i == min(steps, (int)T::STAGES) && threadIdx.x == 0) {
+                // the rings are full. Where tiles differ, who is free takes the next
+                const int at = t < 0 || CAN == (CAN_PLAIN)
+                                   ? (t + 1) * gridDim.x + blockIdx.x
+                                   : gridDim.x + atomicAdd((int *)p.work, 1);
+
+                wgmma_work<T> &next = mem.work[(t + 1) % WORKS];
+
+                next.base = t < 0 ? 0 : work.base + steps;
+                find_work<T, CAN>(p, maps, at, mem, next);
+            }
+        }
+    }
+}
+
+// One arrival a warp.
+DEVICE void release(device_barrier *b)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        device_barrier_arrive(b);
+}
+
+// S = Q K^T begins.
+template <typename T>
+DEVICE void begin_scores(const float4 *q, const float4 *k, scores<T> &s)
+{
+    const uint64_t a = device_tile(device_address(q), 64 * 128);
+    const uint64_t b = device_tile(device_address(k), T::BN * 128);
+
+    device_products_hold(s[0]);
+    device_products_begin();
+    #pragma unroll
+    for (int x = 0; x < DIM / 16; x++)
+        device_products_in<TYPE>(s[0], a + (x / 4 * 64 * 128 + x % 4 * 32) / 16,
+                                 b + (x / 4 * T::BN * 128 + x % 4 * 32) / 16, x > 0);
+    device_products_commit();
+}
+
+// O += P V begins.
+template <typename T>
+DEVICE void begin_values(const weights<T> &w, const float4 *v, rows_state<T> &my)
+{
+    const uint64_t b = device_tile(device_address(v), T::BN * 128);
+
+    device_products_hold(my.o[0]);
+    device_products_begin();
+    #pragma unroll
+    for (int t = 0; t < T::NT / 2; t++)
+        device_products_of<TYPE>(my.o[0], w[t][0], b + t * 16 * 128 / 16);
+    device_products_commit();
+}
+
+template <typename T, int CAN>
+DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
+{
+    const int wg = threadIdx.x / 128 - 1;
+    const int next = TURNS + (wg + 1 < T::WGS ? wg + 1 : 0);
+    const bool scaled = !(p.scale > 0.0f && p.scale < 1e30f);
+    const float log2_e = 1.44269504088896340736f;
+    const float unit = scaled ? log2_e : p.scale * log2_e;
+    const float4 *const q = mem.q[wg];
+    // the warp's first row in the group, found anew where it is wanted
+    const auto first_row = [] { return (device_thread() / 32 - 4) * 16; };
+
+    if (wg == T::WGS - 1)    // the first has the first turn
+        device_pass<256>(TURNS);
+    for (int t = 0;; t++) {
+        const wgmma_work<T> &work = mem.work[t % WORKS];
+        rows_state<T> my;
+        scores<T> s;
+        weights<T> w;
+
+        #pragma unroll
+        for (int i = 0; i < T::VT * 4; i++)
+            my.o[0][i / 4][i % 4] = 0.0f;
+        my.m[0][0] = my.m[0][1] = -INFINITE;
+        my.l[0][0] = my.l[0][1] = 0.0f;
+        device_barrier_wait(&mem.full_q, t & 1);
+        if (work.queries < 0)
+            return;
+
+        const int base = work.base;
+        const int from = CAN == (CAN_PLAIN) ? 0 : work.part[wg].first;
+        const int to = CAN == (CAN_PLAIN) ? work.steps : work.part[wg].end;
+
+        const auto pass_over = [&](int i) {
+            const place<T> in(base + i);
+
+            device_meet<256>(TURNS + wg);
+            device_pass<256>(next);
+            device_barrier_wait(&mem.full_k[in.slot], in.parity);
+            release(&mem.empty_k[in.slot]);
+            device_barrier_wait(&mem.full_v[in.slot], in.parity);
+            release(&mem.empty_v[in.slot]);
+        };
+        // some of the keys of step i are hidden from some of the queries
+        const auto is_masked = [&](int i) {
+            return i < work.clear[wg].first || i >= work.clear[wg].end;
+        };
+        // the scores of step i become weights
+        const auto fold = [&](int i, bool masked) {
+            device_products_hold(s[0]);
+            if (scaled) {
+                #pragma unroll
+                for (int e = 0; e < T::NT * 4; e++)
+                    s[0][e / 4][e % 4] *= p.scale;
+            }
+            if (masked)
+                mask_scores<T>(work.score, first_row(), work.key(i), s);
+
+            const references<T> r = find_references(my, unit, s);
+
+            weigh(my, r, unit, s);
+            return r;
+        };
+
+        #pragma unroll 1
+        for (int i = 0; i < from; i++)
+            pass_over(i);
+        if (from < to) {
+            const place<T> in(base + from);
+
+            device_barrier_wait(&mem.full_k[in.slot], in.parity);
+            device_meet<256>(TURNS + wg);
+            begin_scores<T>(q, mem.k[in.slot], s);
+            device_pass<256>(next);
+            device_products_wait<0>();
+            release(&mem.empty_k[in.slot]);
+            fold(from, is_masked(from));
+            pack_weights<T>(s, NULL, w);
+        }
+        #pragma unroll 1
+        for (int i = from + 1; i < to; i++) {
+            const place<T> k_in(base + i), v_in(base + i - 1);
+            const bool masked = is_masked(i);
+
+            device_barrier_wait(&mem.full_k[k_in.slot], k_in.parity);
+            device_meet<256>(TURNS + wg);
+            begin_scores<T>(q, mem.k[k_in.slot], s);
+            device_barrier_wait(&mem.full_v[v_in.slot], v_in.parity);
+            begin_values<T>(w, mem.v[v_in.slot], my);
+            device_pass<256>(next);
+            device_products_wait<1>();
+            release(&mem.empty_k[k_in.slot]);
+
+            const references<T> r = fold(i, masked);
+
+            device_products_wait<0>();
+            device_products_hold(my.o[0]);
+            release(&mem.empty_v[v_in.slot]);
+            if (r.moves)
+                move_rows(my, r);
+            pack_weights<T>(s, NULL, w);
+        }
+        if (T::O_APART)
+            release(&mem.empty_q);
+        if (from < to) {
+            const place<T> in(base + to - 1);
+
+            device_barrier_wait(&mem.full_v[in.slot], in.parity);
+            begin_values<T>(w, mem.v[in.slot], my);
+            device_products_wait<0>();
+            device_products_hold(my.o[0]);
+            release(&mem.empty_v[in.slot]);
+        }
+        #pragma unroll 1
+        for (int i = to; i < work.steps; i++)
+            pass_over(i);
+        if (!T::O_APART)    // all products of the warpgroup with its Q are over
+            device_meet<128>(TURNS + T::WGS + wg);
+
+        const int x = first_row();
+
+        write_rows<T, CAN>(p, work, x,
+                           T::O_APART ? mem.o + x * CHUNKS_V : mem.q[wg] + x % 64 * CHUNKS_K,
+                           scaled ? 1.0f : p.scale, my);
+        if (!T::O_APART)
+            release(&mem.empty_q);
+    }
+}
+
+template <typename T, int CAN>
+DEVICE void fwd_wgmma(const attn_kparams &p, const attn_maps &maps)
+{
+    static_assert(sizeof(wgmma_shared<T>) <= T::BYTES, "the planner's budget");
+    SHARED_MEMORY(memory);
+    wgmma_shared<T> &mem = *(wgmma_shared<T> *)memory;
+
+    if (threadIdx.x == 0) {
+        const int64_t bytes = (int64_t)p.len_kv * (p.d + p.dv) * elem_bytes<TYPE>();
+        const int64_t fit = L2_BYTES / max(bytes, (int64_t)1);
+
+        mem.tiles = ceil_div(p.len_q, T::BM);
+        mem.heads = p.batch * p.heads_q;
+        mem.section = (int)clamp(fit, (int64_t)1, (int64_t)p.batch * p.heads_kv) * p.group;
+        device_barrier_init(&mem.full_q, 128 * T::WGS);
+        device_barrier_init(&mem.empty_q, 4 * T::WGS);
+        for (int i = 0; i < T::STAGES; i++) {
+            device_barrier_init(&mem.full_k[i], 128);
+            device_barrier_init(&mem.full_v[i], 128);
+            device_barrier_init(&mem.empty_k[i], 4 * T::WGS);
+            device_barrier_init(&mem.empty_v[i], 4 * T::WGS);
+        }
+    }
+    device_barriers_ready();
+    if (threadIdx.x < 128) {
+        device_leave_registers<T::LOAD_REGISTERS>();
+        load<T, CAN>(p, maps, mem);
+    } else {
+        device_take_registers<T::MATH_REGISTERS>();
+        compute<T, CAN>(p, mem);
+    }
+}
+
+#define KERNEL_BODY(T, CAN) fwd_wgmma<T, CAN>(p, maps)
+#elif defined(__CUDA_ARCH__)
+#error "sm_90a alone has these instructions"
+#else    // the compiler's pass for the host
+#define KERNEL_BODY(T, CAN)
+#endif
+
+#define JOIN(a, b) a##b
+#define KERNEL(name, part, T, CAN) \
+    extern "C" __global__ __launch_bounds__(T::THREADS, T::BLOCKS) void JOIN(name, part)( \
+        const __grid_constant__ attn_kparams p, const __grid_constant__ attn_maps maps) \
+    { \
+        KERNEL_BODY(T, (CAN)); \
+    }
+
+KERNEL(NAME, _plain, large, CAN_PLAIN)
+KERNEL(NAME, _ranges, large, CAN_RANGES)

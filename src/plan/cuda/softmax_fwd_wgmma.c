@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/cuda/softmax_fwd_wgmma.c: Hopper's tensor cores, compute capability 9.0 alone: f16 and
+ * bf16. */
+#include <attn/device.h>
+
+#include "core/size.h"
+#include "plan/cuda/variants.h"
+
+enum {
+    CAPABILITY = 90, /* its code runs on no other */
+    WARPGROUP = 128,
+    ROWS = 64,  /* queries of a warpgroup */
+    STAGES = 2, /* steps of K and of V that are on their way or in use */
+    PANEL = 64, /* columns that lie together */
+    WORK_BYTES = 4096,
+    COUNTER_BYTES = 4
+};
+
+/* As cuda_kernels/softmax/fwd_wgmma.cu has them. Warpgroups with queries, keys of a step, and
+ * whether O passes through shared memory of its own. */
+typedef struct class
+{
+    int32_t dim, groups, keys;
+    bool o_apart;
+    const char *kernel[2][2]; /* f16, bf16; plain, ranges */
+} class;
+
+#define KERNELS(name)                                    \
+    {                                                    \
+        { "softmax_fwd_wgmma_f16_" name "_plain",        \
+          "softmax_fwd_wgmma_f16_" name "_ranges" },     \
+        {                                                \
+            "softmax_fwd_wgmma_bf16_" name "_plain",     \
+                "softmax_fwd_wgmma_bf16_" name "_ranges" \
+        }                                                \
+    }
+
+/* D 64: the exponentials take as long as the products, and three warpgroups overlap them
+ * better than two (478 against 400 TFLOP/s at L 4096), in 160 registers each. D 128 and 256:
+ * two, since O alone takes 64 and 128 registers of 232. D 256: 64 keys, for Q and two steps
+ * take 192 of the 227 KiB. */
+static const class classes[] = {
+    { 64, 3, 128, true, KERNELS("d64") },
+    { 128, 2, 128, true, KERNELS("d128") },
+    { 256, 2, 64, false, KERNELS("d256") },
+};
+enum { N_CLASSES = sizeof classes / sizeof classes[0] };
+
+/* Shared memory, line by line, as the kernel's struct has it. */
+typedef struct budget {
+    int64_t q, steps, o;
+} budget;
+
+static budget budget_of(const class *k)
+{
+    const int64_t bytes = 2, panels = k->dim / PANEL * PANEL;
+
+    return (budget){
+        .q = bytes * k->groups * ROWS * panels,
+        .steps = bytes * STAGES * k->keys * 2 * panels,
+        .o = k->o_apart ? bytes * k->groups * ROWS * panels : 0,
+    };
+}
+
+static const class *find_class(const attn_problem *p)
+{
+    for (int i = 0; i < N_CLASSES; i++)
+        if (attn_max(p->d, p->dv) <= classes[i].dim)
+            return &classes[i];
+    return NULL;
+}
+
+/* Rows of `dim` elements can be moved 16 bytes at a time. */
+static bool whole(const attn_problem *p, int tensor, int64_t dim)
+{
+    return p->layout[tensor] == ATTN_LAYOUT_16 &&
+           dim * (int64_t)attn_type_bytes(p->type) % 16 == 0;
+}
+
+static const char *applicable(const attn_problem *p, const attn_caps *c)
+{
+    const class *const k = find_class(p);
+    int64_t groups;
+
+    if (c->capability != CAPABILITY)
+        return "wants compute capability 9.0: other devices do not have its instructions";
+    if (p->type == ATTN_F32)
+        return "takes f16 and bf16";
+    if (!k)
+        return "D or Dv is over 256";
+    if (p->d % 8 || p->dv % 8)
+        return "D or Dv is no multiple of 8";
+    if (p->layout[ATTN_TENSOR_Q] != ATTN_LAYOUT_16 ||
+        p->layout[ATTN_TENSOR_K] != ATTN_LAYOUT_16 ||
+        p->layout[ATTN_TENSOR_V] != ATTN_LAYOUT_16)
+        return "wants q, k and v at addresses and strides that are multiples of 16 bytes";
+    if (!attn_cuda_counts(p))
+        return "the tiles of so many queries or keys end beyond 2^31 - 1";
+    if (c->max_group < WARPGROUP * (1 + k->groups))
+        return "the device takes no groups of so many threads";
+    if (!attn_mul(attn_ceil_div(p->lq, ROWS * k->groups), p->b * p->hq, &groups) ||
+        groups > INT32_MAX)
+        return "more tiles than 2^31 - 1";
+    return NULL;
+}
+
+static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
+{
+    attn_step *step = &out->step[out->n_steps++];
+    const class *const k = find_class(p);
+    const bool ranged = p->features & ~(uint32_t)ATTN_FEAT_LSE ||
+                        attn_problem_bounded_left(p) || attn_problem_bounded_right(p);
+    const budget b = budget_of(k);
+
+    step->kernel = k->kernel[p->type == ATTN_BF16][ranged];
+    step->tile_q = (int64_t)ROWS * k->groups;
+    step->tile_k = k->keys;
+    step->box_q = ROWS;
+    step->resident = c->compute_units;
+    step->counted = ranged; /* tiles have different numbers of keys */
+    out->workspace_bytes = ranged ? COUNTER_BYTES : 0;
+    step->block = WARPGROUP * (1 + k->groups);
+    attn_step_softmax(step, p, ATTN_READS_ALL);
+    attn_step_define(step, "WHOLE_Q", true);
+    attn_step_define(step, "WHOLE_K", true);
+    attn_step_define(step, "WHOLE_V", true);
+    attn_step_define(step, "WHOLE_O", whole(p, ATTN_TENSOR_O, p->dv));
+    attn_choice_instance(out, "bm%lld,bn%d,warpgroups%d,stages%d,dim%d,d%lld,dv%lld,%s,%s",
+                         (long long)step->tile_q, k->keys, k->groups, STAGES, k->dim,
+                         (long long)p->d, (long long)p->dv, attn_type_name(p->type),
+                         ranged ? "ranges" : "plain");
+    out->tile_reason = "the one of the class of head sizes";
+    attn_choice_budget(out, "q, the whole tile", b.q);
+    attn_choice_budget(out, "k and v, two steps", b.steps);
+    attn_choice_budget(out, "o on its way", b.o);
+    attn_choice_budget(out, "barriers, the group's work", WORK_BYTES);
+}
+
+const attn_variant attn_cuda_softmax_fwd_wgmma_variant = {
+    .name = "softmax_fwd_wgmma",
+    .about =
+        "fused, online softmax on Hopper's tensor cores (wgmma), loads by TMA; f16, bf16",
+    .features = ATTN_FEATURES_ALL &
+                ~(uint32_t)(ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_PAGES),
+    .applicable = applicable,
+    .lower = lower,
+};

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT
+// emulator/common/hopper.cuh: stands before cuda_kernels/common/hopper.cuh. Products and
+// copies of boxes are done when they are begun: what waits for them too little is not found
+// here, but what they read and where they write is the device's.
+#pragma once
+#include "common/device.cuh"
+#include "common/maps.h"
+#include "map.h"
+
+#define __CUDA_ARCH_FEAT_SM90_ALL
+
+void emulated_yield();
+void emulated_meet(int number, int threads, bool waits);
+unsigned emulated_groups();
+
+#define gridDim emulated_index{ emulated_groups() }
+
+// As bits: count, arrivals that are missing, bytes that are missing, the phase's parity.
+struct device_barrier {
+    uint32_t count, missing;
+    int32_t bytes;
+    uint32_t parity;
+};
+
+static inline void emulated_phase(device_barrier *b)
+{
+    if (b->missing || b->bytes)
+        return;
+    b->missing = b->count;
+    b->parity ^= 1;
+}
+
+DEVICE void device_barrier_init(device_barrier *b, int count)
+{
+    *b = { (uint32_t)count, (uint32_t)count, 0, 0 };
+}
+
+DEVICE void device_barriers_ready() { __syncthreads(); }
+
+DEVICE void device_barrier_arrive(device_barrier *b)
+{
+    b->missing--;
+    emulated_phase(b);
+}
+
+DEVICE void device_barrier_expect(device_barrier *b, int bytes)
+{
+    b->bytes += bytes;
+    device_barrier_arrive(b);
+}
+
+DEVICE void device_copy_box(void *to, const attn_map *map, int column, int row, int head,
+                            int batch, device_barrier *b)
+{
+    emulated_map m;
+
+    memcpy(&m, map, sizeof m);
+    if ((uintptr_t)to % 1024)
+        abort();
+    for (int r = 0; r < m.box[1]; r++)
+        for (int c = 0; c < m.box[0]; c++) {
+            char *const at = (char *)to + r * 128 + (((c / 8) ^ (r & 7)) * 8 + c % 8) * 2;
+            const bool inside = row + r >= 0 && row + r < m.size[1] && column + c < m.size[0] &&
+                                head < m.size[2] && batch < m.size[3];
+            const char *const from = m.x + (column + c) * 2 + (row + r) * m.stride[0] +
+                                     head * m.stride[1] + batch * m.stride[2];
+
+            memset(at, 0, 2);
+            if (inside)
+                memcpy(at, from, 2);
+        }
+    b->bytes -= m.box[0] * m.box[1] * 2;
+    emulated_phase(b);
+}
+
+DEVICE void device_barrier_wait(device_barrier *b, uint32_t parity)
+{
+    while (b->parity == parity)
+        emulated_yield();
+}
+
+template <int THREADS> DEVICE void device_meet(int number)
+{
+    emulated_meet(number, THREADS, true);
+}
+
+template <int THREADS> DEVICE void device_pass(int number)
+{
+    emulated_meet(number, THREADS, false);
+}
+
+template <int REGISTERS> DEVICE void device_take_registers() {}
+template <int REGISTERS> DEVICE void device_leave_registers() {}
+DEVICE void device_copies_to_products() {}
+DEVICE void device_products_begin() {}
+DEVICE void device_products_commit() {}
+template <int PENDING> DEVICE void device_products_wait() {}
+template <int N> DEVICE void device_products_hold(float (&)[N][4]) {}
+
+// An address in sixteenths, and the bytes to the next panel above it.
+DEVICE uint64_t device_tile(device_shared at, int panel)
+{
+    return (uint64_t)at >> 4 | (uint64_t)(panel >> 4) << 48;
+}
+
+// Element (row, column) of a tile, column within its 128 bytes; chunks are exchanged by the
+// address.
+template <int TYPE> DEVICE float emulated_of_tile(uint64_t tile, int row, int column)
+{
+    const uint64_t panel = tile >> 48 << 4, from = tile << 16 >> 12;
+    const uint64_t at = from + column / 64 * panel + row / 8 * 1024 + row % 8 * 128 +
+                        column % 64 * 2;
+    uint16_t u;
+
+    memcpy(&u, (const void *)(at ^ (at >> 7 & 7) << 4), 2);
+    return emulated_float<TYPE>(u);
+}
+
+template <int TYPE, int N>
+DEVICE void device_products_in(float (&c)[N][4], uint64_t a, uint64_t b, int added)
+{
+    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
+
+    for (int e = 0; e < N * 4; e++) {
+        const int column = e / 4 * 8 + lane % 4 * 2 + e % 2;
+        float sum = added ? c[e / 4][e % 4] : 0.0f;
+
+        for (int k = 0; k < 16; k++)
+            sum += emulated_of_tile<TYPE>(a, row + e % 4 / 2 * 8, k) *
+                   emulated_of_tile<TYPE>(b, column, k);
+        c[e / 4][e % 4] = sum;
+    }
+}
+
+template <int TYPE, int N>
+DEVICE void device_products_of(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b)
+{
+    const int lane = threadIdx.x % 32;
+    emulated_words all;
+
+    for (int i = 0; i < 4; i++)
+        all.mine()[i] = a[i];
+    all.there();
+    for (int e = 0; e < N * 4; e++) {
+        const int column = e / 4 * 8 + lane % 4 * 2 + e % 2;
+
+        for (int k = 0; k < 16; k++) {
+            const uint64_t x = all.lane[lane / 4 * 4 + k % 8 / 2][e % 4 / 2 + k / 8 * 2];
+
+            c[e / 4][e % 4] += emulated_float<TYPE>(emulated_element(x, k % 2)) *
+                               emulated_of_tile<TYPE>(b, k, column);
+        }
+    }
+}
