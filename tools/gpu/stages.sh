@@ -39,7 +39,8 @@ tools=$work/build/tools tests=$work/build/tests
 
 validate() {
     ONLY=cuda bash tools/gpu/parallel.sh "$tools" "$reports" 150 --rounds 2 --repeat 2 \
-        --cases medium --cases tests/cases/tensor_cores.txt --cases tests/cases/cudnn.txt &
+        --cases medium --cases tests/cases/tensor_cores.txt --cases tests/cases/cudnn.txt \
+        --cases tests/cases/warpgroups.txt &
     ONLY='opencl|host' bash tools/gpu/parallel.sh "$tools" "$reports" 150 --rounds 1 --repeat 2 \
         --cases tiny &
     timeout 150 "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
@@ -70,6 +71,7 @@ sanitize() {
             timeout 400 compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 9 \
                 "$tools/attn-validate" --device cuda:0 --rounds 1 --repeat 1 --stress 0 \
                 --cases tests/cases/tiny.txt --cases tests/cases/tensor_cores.txt \
+                --cases tests/cases/warpgroups.txt \
                 > "$reports/sanitize-$tool.txt" 2>&1
             echo "$tool: exit $? $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|passed,' \
                 "$reports/sanitize-$tool.txt" | tr '\n' ' ')"
