@@ -55,11 +55,13 @@ static void devices_without_gradients_say_so(void **state)
     const attn_options named = { .size = sizeof named, .variant = "softmax_fwd_tile" };
     const char *const says =
         "grad=q+k+v; none of them computes gradients yet, \"host\" does";
-    const attn_target t = target_of("cuda");
+    attn_target t = target_of("cuda");
+    const attn_variant *const forward[] = { t.variants[0], NULL };
     attn_problem p;
     attn_choice c;
 
     (void)state;
+    t.variants = forward;
     check_ok(attn_problem_parse(&p, PROBLEM));
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, says);
     check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED, says);
@@ -129,6 +131,63 @@ static void opencl_takes_steps(void **state)
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "D or Dv is over 256");
 }
 
+/* On CUDA likewise: a step for each thing that is asked for; large tiles where they fit and
+ * no single score is looked at, for each pass alone. */
+static void cuda_takes_steps(void **state)
+{
+    attn_target t = target_of("cuda");
+    const attn_choice all =
+        choice_of(&t, "softmax_bwd:f32,b2,hq4,hkv2,lq100,lk120,d64,causal,bias=f32,sinks,"
+                      "grad=q+k+v+bias+sinks");
+    const attn_choice large = choice_of(&t, PROBLEM);
+    const attn_choice few = choice_of(
+        &t, "softmax_bwd:f32,b9,hq8,hkv8,lq20,lk120,d64,causal,grad=q+v");
+    attn_problem p;
+    attn_choice c;
+
+    (void)state;
+    assert_string_equal(all.variant->name, "softmax_bwd_tile");
+    assert_int_equal(all.n_steps, 5);
+    assert_string_equal(all.step[0].kernel, "softmax_bwd_delta_f32");
+    assert_int_equal(all.step[0].grad & ATTN_GRAD_V, 0);
+    assert_string_equal(all.step[1].kernel, "softmax_bwd_tile_f32_d64_queries_all");
+    assert_int_equal(all.step[1].over, ATTN_OVER_QUERIES);
+    assert_string_equal(all.step[2].kernel, "softmax_bwd_tile_f32_d64_keys_all");
+    assert_int_equal(all.step[2].over, ATTN_OVER_KEYS);
+    assert_string_equal(all.step[3].kernel, "softmax_bwd_tile_bias_f32_d64");
+    assert_int_equal(all.step[3].over, ATTN_OVER_BIAS);
+    assert_int_equal(all.step[4].over, ATTN_OVER_HEADS);
+    assert_int_equal(all.workspace_bytes, 4 * 2 * 4 * 100);
+
+    assert_int_equal(large.n_steps, 3);
+    assert_string_equal(large.step[1].kernel, "softmax_bwd_tile_f32_d64_queries_ranges");
+    assert_string_equal(large.step[2].kernel, "softmax_bwd_tile_f32_d64_keys_ranges");
+    assert_int_equal(large.step[2].tile_k, 128);
+    assert_string_equal(few.step[1].kernel, "softmax_bwd_tile_f32_d64_queries_all");
+    assert_string_equal(few.step[2].kernel, "softmax_bwd_tile_f32_d64_keys_ranges");
+
+    t.caps.fast_bytes = 64 * 1024; /* compute capability 7.5 */
+    c = choice_of(&t, PROBLEM);
+    for (int i = 0; i < c.n_steps; i++)
+        assert_true(c.step[i].fast_bytes <= t.caps.fast_bytes);
+    t.caps.fast_bytes = 16 * 1024;
+    check_ok(attn_problem_parse(&p, PROBLEM));
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
+                "no tile fits the shared memory and the limit of threads");
+    t = target_of("cuda");
+    t.caps.max_alloc_bytes = 4 * 2 * 4 * 100 - 1;
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
+                "4 bytes of workspace for each query exceed the device's memory");
+    t = target_of("cuda");
+    p.b = (int64_t)1 << 30;
+    p.hq = p.hkv = 16;
+    t.caps.max_alloc_bytes = INT64_MAX;
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
+                "more groups than a grid can have, 2^31 - 1");
+    p.d = 257;
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "D or Dv is over 256");
+}
+
 /* On the host: by tiles, of which the rows follow from the head sizes alone, in memory that
  * grows with the length; and what is too wide for tiles by plain loops. */
 static void the_host_takes_tiles(void **state)
@@ -177,6 +236,7 @@ int main(void)
         cmocka_unit_test(passes_are_apart),
         cmocka_unit_test(devices_without_gradients_say_so),
         cmocka_unit_test(opencl_takes_steps),
+        cmocka_unit_test(cuda_takes_steps),
         cmocka_unit_test(the_host_takes_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

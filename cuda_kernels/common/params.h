@@ -31,6 +31,8 @@
     X(WIDE_O) \
     X(WHOLE_Q) X(WHOLE_K) /* ... sixteen bytes at a time                             */ \
     X(WHOLE_V) X(WHOLE_O) \
+    X(WIDE_GRADS)        /* of the backward, likewise: dO, dQ, dK and dV, all that   */ \
+    X(WHOLE_GRADS)       /*   there are                                              */ \
     X(COPY)              /* softmax_fwd_naive_copy: the second scores are meant      */
 
 enum {
@@ -62,6 +64,9 @@ enum {
     CLAMPED_CU_K = 8,
     CLAMPED_BLOCK_TABLE = 16
 };
+
+/* Bits of has: what this call of a backward brings, and asks for. */
+enum { HAS_GRAD_O = 1, HAS_GRAD_LSE = 2, HAS_GRAD_K = 4, HAS_GRAD_V = 8, HAS_GRAD_Q = 16 };
 
 /* strides of a [B, H, L, D] view and where it starts in its buffer */
 #define VIEW_FIELDS(name) \
@@ -121,6 +126,22 @@ typedef struct attn_kparams {
     int32_t want_lse;               /* 0: lse is not written                       */
     int32_t want_status;            /* 0: status is not written                    */
     float softcap, scale;
+
+    /* Of the backward alone, which reads o and lse. */
+    const void *grad_o;             /* the computing type                          */
+    const float *grad_lse;
+    void *grad_q, *grad_k, *grad_v;
+    float *grad_bias, *grad_sinks;
+    VIEW_FIELDS(grad_o);
+    VIEW_FIELDS(grad_q);
+    VIEW_FIELDS(grad_k);
+    VIEW_FIELDS(grad_v);
+    VIEW_FIELDS(grad_bias);         /* as bias                                     */
+    int64_t grad_lse_offset, grad_lse_stride_b, grad_lse_stride_h, grad_lse_stride_l;
+    int64_t grad_sinks_offset, grad_sinks_stride_h;
+    int32_t grad_bias_size_b, grad_bias_size_h;    /* 1: summed over, unless there */
+    int32_t grad_bias_size_l, grad_bias_size_d;    /*    is no more                */
+    int32_t has;                    /* HAS_                                        */
 } attn_kparams;
 
 /* One part of a merge; softmax/merge.cu. */

@@ -117,3 +117,20 @@ DEVICE attn_range range_all(const attn_kparams &p, const attn_sequence &s, int i
     r.end = (int)clamp(range_right<CAN>(p, s, i), (int64_t)0, keys);
     return r;
 }
+
+// The queries that see at least one of the keys j .. j + n - 1, but for masks.
+template <int CAN>
+DEVICE attn_range range_queries(const attn_kparams &p, const attn_sequence &s, int j, int n)
+{
+    const int64_t most = s.queries, at = j - s.position;
+    attn_range r = { 0, 0 };
+
+    if (n > 0) {
+        if (has<CAN>(p, FEAT_RANGE_RIGHT))
+            r.first = (int)clamp(at - p.right, (int64_t)0, most);
+        r.end = s.queries;
+        if (has<CAN>(p, FEAT_RANGE_LEFT))
+            r.end = (int)clamp(at + n + p.left, (int64_t)0, most);
+    }
+    return r;
+}

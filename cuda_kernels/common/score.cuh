@@ -59,6 +59,15 @@ DEVICE float score_value(const attn_kparams &p, float s)
     return s;
 }
 
+// The derivative of score_value() by s but for the scale: 1 - tanh^2, and that as 1 / cosh^2,
+// which is exact where it is almost 0. Only with FEAT_SOFTCAP.
+DEVICE float score_slope(const attn_kparams &p, float s)
+{
+    const float e = exp2f(fabsf(s * p.scale / p.softcap) * -2.88539008177792681472f);
+
+    return 4.0f * e / ((1.0f + e) * (1.0f + e));
+}
+
 // What is added to the score of query x of the run and key j; -inf: hidden. Past the last
 // query and the last key that one's is read.
 template <int CAN>

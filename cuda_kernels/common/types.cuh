@@ -15,7 +15,7 @@
 // The instances: ranges of keys only (causal, window, lengths, packed sequences), or all.
 enum {
     CAN_LAYOUTS = CONTIG_Q | CONTIG_K | CONTIG_V | CONTIG_O | WIDE_Q | WIDE_K | WIDE_V |
-                  WIDE_O | WHOLE_Q | WHOLE_K | WHOLE_V | WHOLE_O,
+                  WIDE_O | WHOLE_Q | WHOLE_K | WHOLE_V | WHOLE_O | WIDE_GRADS | WHOLE_GRADS,
     CAN_RANGES = CAN_LAYOUTS | FEAT_RANGE_LEFT | FEAT_RANGE_RIGHT | FEAT_ALIGN_BR |
                  FEAT_OFFSETS | FEAT_LENS_Q | FEAT_LENS_KV | FEAT_PACKED_Q | FEAT_PACKED_K |
                  FEAT_SINKS | FEAT_LSE,

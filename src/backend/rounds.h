@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* backend/rounds.h: the rounds of a step (plan/step.h), for the back ends that launch
- * kernels. */
+/* backend/rounds.h: the rounds of a step (plan/step.h) and the groups of a round, for the
+ * back ends that launch kernels. */
 #ifndef ATTN_BACKEND_ROUNDS_H
 #define ATTN_BACKEND_ROUNDS_H
 
@@ -44,6 +44,73 @@ static inline attn_round attn_round_at(const attn_step *s, const attn_call *call
 static inline int64_t attn_pieces_of(int64_t piece, const attn_call *call)
 {
     return piece ? attn_max(attn_ceil_div(call->len_kv, piece), 1) : 1;
+}
+
+static inline bool attn_is_there(const attn_tensor *t)
+{
+    return t->type != ATTN_TYPE_NONE;
+}
+
+/* Whether a call wants something of a step. */
+static inline bool attn_is_wanted(const attn_step *step, const attn_args *t)
+{
+    const uint32_t there = (attn_is_there(&t->grad_q) ? ATTN_GRAD_Q : 0) |
+                           (attn_is_there(&t->grad_k) ? ATTN_GRAD_K : 0) |
+                           (attn_is_there(&t->grad_v) ? ATTN_GRAD_V : 0) |
+                           (attn_is_there(&t->grad_bias) ? ATTN_GRAD_BIAS : 0) |
+                           (attn_is_there(&t->grad_sinks) ? ATTN_GRAD_SINKS : 0);
+
+    return !step->grad || step->grad & there;
+}
+
+/* The groups of a step in one round, as plan/step.h counts them; false: too many. */
+static inline bool attn_groups_of(const attn_step *step, const attn_call *call,
+                                  const attn_round *round, int64_t *n)
+{
+    const int64_t group =
+        step->grouped && call->heads_kv ? call->heads_q / call->heads_kv : 1;
+    const int64_t columns =
+        step->columns ? attn_max(attn_ceil_div(step->dv, step->columns), 1) : 1;
+    const int64_t *bias = call->args->grad_bias.size;
+    int64_t tiles;
+
+    *n = 0;
+    if (!attn_is_wanted(step, call->args))
+        return true;
+    switch (step->over) {
+    case ATTN_OVER_KEYS:
+        return attn_mul(attn_ceil_div(call->len_kv, step->tile_k), call->heads_kv, n) &&
+               attn_mul(*n, call->batch, n);
+    case ATTN_OVER_BIAS:
+        return attn_mul(attn_ceil_div(bias[2], step->tile_q),
+                        attn_ceil_div(bias[3], step->tile_k), n) &&
+               attn_mul(*n, bias[1], n) && attn_mul(*n, bias[0], n);
+    case ATTN_OVER_HEADS: *n = call->heads_q; return true;
+    case ATTN_OVER_QUERIES: break;
+    }
+    return attn_mul(round->queries, group, &tiles) &&
+           attn_mul(attn_ceil_div(tiles, step->tile_q), round->heads / group, n) &&
+           attn_mul(*n, attn_pieces_of(step->piece, call), n) && attn_mul(*n, columns, n);
+}
+
+/* Whether there is a group, or more than can be counted. */
+static inline bool attn_has_work(const attn_step *step, const attn_call *call,
+                                 const attn_round *round)
+{
+    int64_t n;
+
+    return !attn_groups_of(step, call, round, &n) || n;
+}
+
+static inline bool attn_any_has_work(int n, const attn_step steps[], const attn_call *call)
+{
+    for (int i = 0; i < n; i++) {
+        const attn_round at = attn_round_at(&steps[0], call, 0);
+
+        if (attn_has_work(&steps[i], call, &at))
+            return true;
+    }
+    return false;
 }
 
 #endif

@@ -30,6 +30,30 @@ _Static_assert(sizeof(attn_kparams) + sizeof(attn_maps) + 64 <= 4096,
         (a)->name##_stride_b = (t)->stride[0]; \
     } while (0)
 
+static void fill_gradients(attn_kparams *a, const attn_args *t)
+{
+    VIEW(a, grad_o, &t->grad_o);
+    VIEW(a, grad_q, &t->grad_q);
+    VIEW(a, grad_k, &t->grad_k);
+    VIEW(a, grad_v, &t->grad_v);
+    VIEW(a, grad_bias, &t->grad_bias);
+    LIST(a, grad_lse, &t->grad_lse);
+    a->grad_lse_stride_h = t->grad_lse.stride[1];
+    a->grad_lse_stride_l = t->grad_lse.stride[2];
+    a->grad_sinks = t->grad_sinks.data;
+    a->grad_sinks_offset = t->grad_sinks.offset;
+    a->grad_sinks_stride_h = t->grad_sinks.stride[1];
+    a->grad_bias_size_b = (int32_t)t->grad_bias.size[0];
+    a->grad_bias_size_h = (int32_t)t->grad_bias.size[1];
+    a->grad_bias_size_l = (int32_t)t->grad_bias.size[2];
+    a->grad_bias_size_d = (int32_t)t->grad_bias.size[3];
+    a->has = (attn_is_there(&t->grad_o) ? HAS_GRAD_O : 0) |
+             (attn_is_there(&t->grad_lse) ? HAS_GRAD_LSE : 0) |
+             (attn_is_there(&t->grad_k) ? HAS_GRAD_K : 0) |
+             (attn_is_there(&t->grad_v) ? HAS_GRAD_V : 0) |
+             (attn_is_there(&t->grad_q) ? HAS_GRAD_Q : 0);
+}
+
 /* A tensor that was left out is all zero. */
 static void fill_tensors(attn_kparams *a, const attn_args *t)
 {
@@ -77,13 +101,14 @@ static void fill(attn_kparams *a, const attn_call *call)
         .offset = call->offset,
         .left = call->left,
         .right = call->right,
-        .want_o = t->o.type != ATTN_TYPE_NONE,
-        .want_lse = t->lse.type != ATTN_TYPE_NONE,
-        .want_status = t->status.type != ATTN_TYPE_NONE,
+        .want_o = attn_is_there(&t->o),
+        .want_lse = attn_is_there(&t->lse),
+        .want_status = attn_is_there(&t->status),
         .scale = call->scale,
         .softcap = call->softcap,
     };
     fill_tensors(a, t);
+    fill_gradients(a, t);
 }
 
 /* A caller's stream may be of another context; ours is known. */
@@ -110,30 +135,25 @@ fail:
     return st;
 }
 
-/* The groups of a step in one round, as plan/step.h counts them: all along x, where
- * CUDA takes 2^31 - 1. */
+/* The groups of a step in one round: all along x, where CUDA takes 2^31 - 1. */
 static attn_status grid_size(const attn_device *dev, const attn_step *step,
                              const attn_kernel *k, const attn_call *call,
-                             const attn_round *round, int64_t pieces, unsigned *out)
+                             const attn_round *round, unsigned *out)
 {
-    const int64_t group = step->grouped ? call->heads_q / call->heads_kv : 1;
-    const int64_t heads = round->heads / group;
-    const int64_t columns =
-        step->columns ? attn_max(attn_ceil_div(step->dv, step->columns), 1) : 1;
-    int64_t tiles, n = 0;
+    int64_t n = 0;
 
     if (step->block > k->max_group)
         return attn_fail(ATTN_ERR_UNSUPPORTED,
                          "kernel %s: groups of %" PRId64 " threads, but %s takes %" PRId64,
                          k->name, step->block, dev->info.name, k->max_group);
-    if (!attn_mul(round->queries, group, &tiles) ||
-        !attn_mul(attn_ceil_div(tiles, step->tile_q), heads, &n) ||
-        !attn_mul(n, pieces, &n) || !attn_mul(n, columns, &n) || n > INT32_MAX)
+    if (!attn_groups_of(step, call, round, &n) || n > INT32_MAX)
         return attn_fail(ATTN_ERR_UNSUPPORTED,
                          "kernel %s: tiles of %" PRId64 " queries over %" PRId64
-                         " queries, %" PRId64 " pieces of keys and %" PRId64
+                         " queries, %" PRId64 " keys in tiles of %" PRId64 ", %" PRId64
+                         " pieces of them and %" PRId64
                          " heads of all batches are more than 2^31 - 1 groups",
-                         k->name, step->tile_q, round->queries * group, pieces, heads);
+                         k->name, step->tile_q, round->queries, call->len_kv, step->tile_k,
+                         attn_pieces_of(step->piece, call), round->heads);
     *out = (unsigned)(step->resident ? attn_min(n, step->resident) : n);
     return ATTN_OK;
 }
@@ -146,7 +166,6 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
                            const attn_round *round, attn_kparams *a)
 {
     const attn_cu *cu = dev->cu;
-    const int64_t pieces = attn_pieces_of(step->piece, call);
     CUlaunchAttribute overlap = {
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value = { .programmaticStreamSerializationAllowed = 1 },
@@ -162,7 +181,7 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
                                                .heads = round->heads,
                                                .queries = round->queries,
                                                .stream = stream });
-    if ((st = grid_size(dev, step, k, call, round, pieces, &groups)) != ATTN_OK)
+    if ((st = grid_size(dev, step, k, call, round, &groups)) != ATTN_OK)
         return st;
     a->features = k->features;
     a->bias_type = k->bias_type;
@@ -214,7 +233,8 @@ static attn_status enqueue_all(attn_device *dev, CUstream stream, int n,
     for (int64_t i = 0; i < total && st == ATTN_OK; i++) {
         const attn_round at = attn_round_at(&steps[0], call, i / n);
 
-        st = enqueue(dev, stream, kernels[i % n], &steps[i % n], call, &at, &a);
+        if (attn_has_work(&steps[i % n], call, &at))
+            st = enqueue(dev, stream, kernels[i % n], &steps[i % n], call, &at, &a);
     }
     return st;
 }
@@ -274,7 +294,7 @@ attn_status attn_cu_launch(attn_device *dev, int n, const attn_kernel *const ker
     CUstream to = NULL;
     attn_status st;
 
-    if (n > 0 && (!call->len_q || !call->heads_q || !call->batch))
+    if (!attn_any_has_work(n, steps, call))
         n = 0;
     if ((st = attn_cu_enter(dev)) != ATTN_OK)
         return st;

@@ -61,16 +61,11 @@ cl_uint attn_cl_n_params(const char *kernel)
         (a)->name##_stride_b = (t)->stride[0]; \
     } while (0)
 
-static bool is_there(const attn_tensor *t)
-{
-    return t->type != ATTN_TYPE_NONE;
-}
-
 /* A tensor that was left out, or is empty, is bound to some other's buffer and never
  * touched. */
 static cl_mem memory_of(const attn_tensor *t, cl_mem spare)
 {
-    return is_there(t) && t->data ? t->data : spare;
+    return attn_is_there(t) && t->data ? t->data : spare;
 }
 
 /* Any buffer of the call. Not all can be empty, for there is something to launch. */
@@ -109,10 +104,10 @@ static void fill_gradients(arguments *a, const attn_args *t, cl_mem spare)
     a->grad_bias_size_h = (cl_int)t->grad_bias.size[1];
     a->grad_bias_size_l = (cl_int)t->grad_bias.size[2];
     a->grad_bias_size_d = (cl_int)t->grad_bias.size[3];
-    a->has = (is_there(&t->grad_o) ? HAS_GRAD_O : 0) |
-             (is_there(&t->grad_lse) ? HAS_GRAD_LSE : 0) |
-             (is_there(&t->grad_k) ? HAS_GRAD_K : 0) |
-             (is_there(&t->grad_v) ? HAS_GRAD_V : 0);
+    a->has = (attn_is_there(&t->grad_o) ? HAS_GRAD_O : 0) |
+             (attn_is_there(&t->grad_lse) ? HAS_GRAD_LSE : 0) |
+             (attn_is_there(&t->grad_k) ? HAS_GRAD_K : 0) |
+             (attn_is_there(&t->grad_v) ? HAS_GRAD_V : 0);
 }
 
 static void fill_tensors(arguments *a, const attn_args *t, cl_mem spare)
@@ -174,9 +169,9 @@ static void fill(arguments *a, const attn_call *call)
         .offset = call->offset,
         .left = call->left,
         .right = call->right,
-        .want_o = is_there(&t->o),
-        .want_lse = is_there(&t->lse),
-        .want_status = is_there(&t->status),
+        .want_o = attn_is_there(&t->o),
+        .want_lse = attn_is_there(&t->lse),
+        .want_status = attn_is_there(&t->status),
         .scale = call->scale,
         .softcap = call->softcap,
     };
@@ -227,65 +222,6 @@ fail:
     return st;
 }
 
-/* Whether a call wants something of a step. */
-static bool is_wanted(const attn_step *step, const attn_args *t)
-{
-    const uint32_t there = (is_there(&t->grad_q) ? ATTN_GRAD_Q : 0) |
-                           (is_there(&t->grad_k) ? ATTN_GRAD_K : 0) |
-                           (is_there(&t->grad_v) ? ATTN_GRAD_V : 0) |
-                           (is_there(&t->grad_bias) ? ATTN_GRAD_BIAS : 0) |
-                           (is_there(&t->grad_sinks) ? ATTN_GRAD_SINKS : 0);
-
-    return !step->grad || step->grad & there;
-}
-
-/* The groups of a step in one round, as plan/step.h counts them; false: too many. */
-static bool groups_of(const attn_step *step, const attn_call *call, const attn_round *round,
-                      int64_t *n)
-{
-    const int64_t group =
-        step->grouped && call->heads_kv ? call->heads_q / call->heads_kv : 1;
-    const int64_t *bias = call->args->grad_bias.size;
-    int64_t tiles;
-
-    *n = 0;
-    if (!is_wanted(step, call->args))
-        return true;
-    switch (step->over) {
-    case ATTN_OVER_KEYS:
-        return attn_mul(attn_ceil_div(call->len_kv, step->tile_k), call->heads_kv, n) &&
-               attn_mul(*n, call->batch, n);
-    case ATTN_OVER_BIAS:
-        return attn_mul(attn_ceil_div(bias[2], step->tile_q),
-                        attn_ceil_div(bias[3], step->tile_k), n) &&
-               attn_mul(*n, bias[1], n) && attn_mul(*n, bias[0], n);
-    case ATTN_OVER_HEADS: *n = call->heads_q; return true;
-    case ATTN_OVER_QUERIES: break;
-    }
-    return attn_mul(round->queries, group, &tiles) &&
-           attn_mul(attn_ceil_div(tiles, step->tile_q), round->heads / group, n) &&
-           attn_mul(*n, attn_pieces_of(step->piece, call), n);
-}
-
-/* Whether there is a group, or more than can be counted. */
-static bool has_work(const attn_step *step, const attn_call *call, const attn_round *round)
-{
-    int64_t n;
-
-    return !groups_of(step, call, round, &n) || n;
-}
-
-static bool any_has_work(int n, const attn_step steps[], const attn_call *call)
-{
-    for (int i = 0; i < n; i++) {
-        const attn_round at = attn_round_at(&steps[0], call, 0);
-
-        if (has_work(&steps[i], call, &at))
-            return true;
-    }
-    return false;
-}
-
 /* The work-items of a step in one round. */
 static attn_status global_size(const attn_device *dev, const attn_step *step,
                                const attn_kernel *k, const attn_call *call,
@@ -298,7 +234,7 @@ static attn_status global_size(const attn_device *dev, const attn_step *step,
                          "kernel %s: groups of %" PRId64
                          " work-items, but %s takes %" PRId64,
                          k->name, step->block, dev->info.name, k->max_group);
-    if (!groups_of(step, call, round, &n) || !attn_mul(n, step->block, &n) ||
+    if (!attn_groups_of(step, call, round, &n) || !attn_mul(n, step->block, &n) ||
         (uint64_t)n > SIZE_MAX || (dev->address_bits < 64 && n >> dev->address_bits))
         return attn_fail(ATTN_ERR_UNSUPPORTED,
                          "kernel %s: tiles of %" PRId64 " queries over %" PRId64
@@ -388,7 +324,7 @@ static attn_status enqueue_all(attn_device *dev, attn_cl_target *to, int n,
         const bool named = i + 1 < total || last;
         cl_event link = NULL;
 
-        if (!has_work(&steps[i % n], call, &at))
+        if (!attn_has_work(&steps[i % n], call, &at))
             continue;
         st = enqueue_step(dev, to, kernels[i % n], &steps[i % n], call, &at, &a,
                           named ? &link : NULL);
@@ -434,7 +370,7 @@ attn_status attn_cl_launch(attn_device *dev, int n, const attn_kernel *const ker
 
     if ((st = attn_cl_find_queue(dev, stream, &to)) != ATTN_OK)
         return st;
-    if (!any_has_work(n, steps, call))
+    if (!attn_any_has_work(n, steps, call))
         n = 0;
     if (n > 0) {
         if (!call->args->q.data && call->len_q && call->heads_q && call->batch)

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/cuda/softmax_bwd_tile.c: gradients on plain CUDA cores, exact in f32, every feature:
+ * delta, then a pass over tiles of queries, one over tiles of keys and one for a bias, that
+ * share no output. */
+#include <attn/device.h>
+
+#include "core/size.h"
+#include "plan/cuda/backward.h"
+
+enum {
+    WORK_BYTES = 768, /* what a group writes down of its own work */
+    N_DIMS = ATTN_CUDA_DIMS,
+    N_TYPES = 3
+};
+
+/* As cuda_kernels/softmax/bwd_tile.cu has them: rows that a group owns, and visits in a
+ * step; threads; columns and rows of a chunk. */
+typedef struct tile {
+    int32_t bm, bn, threads, dc, jc;
+} tile;
+
+/* Large: 8 x 8 pairs a thread where it has the sums of one gradient, 8 x 4 where it has
+ * those of two; D 256: 4 x 8 and 4 x 4. D 64: two groups fit a multiprocessor. */
+static const tile queries_large[N_DIMS] = { { 128, 64, 128, 32, 64 },
+                                            { 128, 128, 256, 32, 64 },
+                                            { 64, 128, 256, 32, 32 } };
+static const tile keys_large[N_DIMS] = { { 128, 32, 128, 64, 32 },
+                                         { 128, 64, 256, 64, 64 },
+                                         { 64, 64, 256, 64, 32 } };
+
+/* Small: under the 64 KiB of compute capability 7.5; where few rows are owned; and where
+ * single scores are looked at. */
+static const tile small[N_DIMS] = { { 32, 64, 128, 32, 32 },
+                                    { 32, 64, 128, 32, 16 },
+                                    { 32, 64, 128, 32, 8 } };
+
+enum { QUERIES_RANGES, QUERIES_ALL, KEYS_RANGES, KEYS_ALL, BIAS, N_KINDS };
+
+#define KINDS(type, dim)                                                                 \
+    {                                                                                    \
+        "softmax_bwd_tile_" type dim "_queries_ranges",                                  \
+            "softmax_bwd_tile_" type dim "_queries_all",                                 \
+            "softmax_bwd_tile_" type dim "_keys_ranges",                                 \
+            "softmax_bwd_tile_" type dim "_keys_all", "softmax_bwd_tile_bias_" type dim, \
+    }
+#define DIMS(type)                                                       \
+    {                                                                    \
+        KINDS(type, "_d64"), KINDS(type, "_d128"), KINDS(type, "_d256"), \
+    }
+static const char *const kernels[N_TYPES][N_DIMS][N_KINDS] = { DIMS("f32"), DIMS("f16"),
+                                                               DIMS("bf16") };
+
+/* Shared memory, line by line, as the kernels' struct has it. */
+typedef struct budget {
+    int64_t slots, weights, rows;
+} budget;
+
+static budget budget_of(const tile *t, int64_t dim)
+{
+    return (budget){
+        .slots = 2 * 4 * attn_max((t->bm + t->bn) * (t->dc + 4), t->jc * dim),
+        .weights = 4 * t->bm * (t->bn + 8),
+        .rows = 4 * (2 * attn_max(t->bm, t->bn) + t->bn) + WORK_BYTES,
+    };
+}
+
+static int64_t sum(budget b)
+{
+    return b.slots + b.weights + b.rows;
+}
+
+static bool fits(const tile *t, int i, const attn_caps *c)
+{
+    return t->threads <= c->max_group &&
+           sum(budget_of(t, attn_cuda_dim[i])) <= c->fast_bytes;
+}
+
+/* For a pass that owns `rows` of queries or keys. What else is asked for has no say, since
+ * the bits of a gradient depend on the tile. */
+static const tile *find_tile(const attn_problem *p, const tile *large, int64_t rows,
+                             const attn_caps *c)
+{
+    enum { EACH_SCORE = ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP };
+    const int i = attn_cuda_dim_class(p);
+    const bool few = 2 * rows <= large[i].bm;
+
+    if (!few && !(p->features & EACH_SCORE) && fits(&large[i], i, c))
+        return &large[i];
+    return fits(&small[i], i, c) ? &small[i] : NULL;
+}
+
+static const char *applicable(const attn_problem *p, const attn_caps *c)
+{
+    const tile *q, *k;
+
+    if (attn_cuda_dim_class(p) == N_DIMS)
+        return "D or Dv is over 256";
+    if (!attn_cuda_counts(p))
+        return "the tiles of so many queries or keys end beyond 2^31 - 1";
+    q = find_tile(p, queries_large, p->lq, c);
+    k = find_tile(p, keys_large, p->lk, c);
+    if (!q || !k)
+        return "no tile fits the shared memory and the limit of threads";
+    return attn_cuda_back_refusal(p, c, q->bm, k->bm);
+}
+
+/* A pass over pairs, whose groups own rows of what `over` says. */
+static void add_pass(const attn_problem *p, int kind, attn_over over, uint32_t grad,
+                     const tile *t, attn_choice *out)
+{
+    attn_step *step = &out->step[out->n_steps++];
+    const int i = attn_cuda_dim_class(p);
+    const bool keys = over == ATTN_OVER_KEYS;
+
+    step->kernel = kernels[p->type - ATTN_F32][i][kind];
+    step->over = over;
+    step->grad = grad;
+    step->tile_q = keys ? t->bn : t->bm;
+    step->tile_k = keys ? t->bm : t->bn;
+    step->block = t->threads;
+    step->fast_bytes = sum(budget_of(t, attn_cuda_dim[i]));
+    attn_step_softmax(step, p, ATTN_CUDA_READS_BACK);
+    attn_step_define(step, "WIDE_Q", attn_cuda_aligned(p, ATTN_TENSOR_Q, p->d, 4));
+    attn_step_define(step, "WIDE_K", attn_cuda_aligned(p, ATTN_TENSOR_K, p->d, 4));
+    attn_step_define(step, "WIDE_V", attn_cuda_aligned(p, ATTN_TENSOR_V, p->dv, 4));
+    attn_step_define(step, "WIDE_GRADS", attn_cuda_back_aligned(p, 4));
+}
+
+/* Of the last step. */
+static void add_budget(const budget *b, attn_choice *out)
+{
+    out->step[out->n_steps - 1].fast_bytes = 0;
+    attn_choice_budget(out, "chunks of owned and visited rows, two in turn", b->slots);
+    attn_choice_budget(out, "weights, or gradients of scores", b->weights);
+    attn_choice_budget(out, "LSE and delta, marks, the group's work", b->rows);
+}
+
+static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
+{
+    const uint32_t kv = ATTN_GRAD_K | ATTN_GRAD_V;
+    const int i = attn_cuda_dim_class(p);
+    const tile *const q = find_tile(p, queries_large, p->lq, c);
+    const tile *const k = find_tile(p, keys_large, p->lk, c);
+    const tile *last = NULL;
+    budget b;
+
+    if (p->grad & ~(uint32_t)ATTN_GRAD_V)
+        attn_cuda_back_delta(p, out);
+    if (p->grad & ATTN_GRAD_Q)
+        add_pass(p, q == &small[i] ? QUERIES_ALL : QUERIES_RANGES, ATTN_OVER_QUERIES,
+                 ATTN_GRAD_Q, last = q, out);
+    if (p->grad & kv)
+        add_pass(p, k == &small[i] ? KEYS_ALL : KEYS_RANGES, ATTN_OVER_KEYS, kv, last = k,
+                 out);
+    if (p->grad & ATTN_GRAD_BIAS)
+        add_pass(p, BIAS, ATTN_OVER_BIAS, ATTN_GRAD_BIAS, last = &small[i], out);
+    if (last) {
+        b = budget_of(last, attn_cuda_dim[i]);
+        add_budget(&b, out);
+    }
+    attn_cuda_back_sinks(p, out);
+    out->workspace_bytes = attn_cuda_back_workspace(p);
+    attn_choice_instance(out, "q%dx%d,k%dx%d,dim%d,d%lld,dv%lld,%s", q->bm, q->bn, k->bm,
+                         k->bn, attn_cuda_dim[i], (long long)p->d, (long long)p->dv,
+                         attn_type_name(p->type));
+    out->tile_reason = "queries by keys of a pass for dQ, keys by queries of one for dK "
+                       "and dV; large where "
+                       "it fits, at least half of the owned rows can exist and no single "
+                       "score is looked at";
+}
+
+const attn_variant attn_cuda_softmax_bwd_tile_variant = {
+    .name = "softmax_bwd_tile",
+    .about = "gradients in passes over tiles of queries and of keys, on plain CUDA cores; "
+             "exact in f32, every feature",
+    .pass = ATTN_PASS_BWD,
+    .features = ATTN_FEATURES_BWD,
+    .applicable = applicable,
+    .lower = lower,
+};
