@@ -3,6 +3,8 @@
  * does. */
 #include "tests/check.h"
 
+#include <stdio.h>
+
 #include <attn/attn.h>
 
 #include "plan/plan.h"
@@ -140,8 +142,8 @@ static void cuda_takes_steps(void **state)
         choice_of(&t, "softmax_bwd:f32,b2,hq4,hkv2,lq100,lk120,d64,causal,bias=f32,sinks,"
                       "grad=q+k+v+bias+sinks");
     const attn_choice large = choice_of(&t, PROBLEM);
-    const attn_choice few = choice_of(
-        &t, "softmax_bwd:f32,b9,hq8,hkv8,lq20,lk120,d64,causal,grad=q+v");
+    const attn_choice few =
+        choice_of(&t, "softmax_bwd:f32,b9,hq8,hkv8,lq20,lk120,d64,causal,grad=q+v");
     attn_problem p;
     attn_choice c;
 
@@ -186,6 +188,85 @@ static void cuda_takes_steps(void **state)
                 "more groups than a grid can have, 2^31 - 1");
     p.d = 257;
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "D or Dv is over 256");
+}
+
+/* On tensor cores, by name: one pass over tiles of keys, or two where the head size is over
+ * 128; what the first step writes is there for every call. */
+static void cuda_tensor_cores_take_one_pass(void **state)
+{
+    static const char *const more = ",b2,hq4,hkv2,lq100,lk120,causal,sinks,grad=";
+    const attn_options named = { .size = sizeof named, .variant = "softmax_bwd_mma" };
+    static const struct {
+        const char *fields, *grads, *kernel[5];
+        int64_t pitch;
+    } cases[] = {
+        { "f16,d64",
+          "q+k+v+sinks",
+          { "begin_f16", "f16_d64_both_small", "finish_f16", "softmax_bwd_sinks" },
+          64 },
+        { "bf16,d100", "k", { "begin_bf16", "bf16_d128_both_small" }, 104 },
+        { "bf16,d64,dv200",
+          "q+v",
+          { "begin_bf16", "bf16_d256_values", "bf16_d256_keys", "finish_bf16" },
+          64 },
+        { "f16,d256", "v", { "begin_f16", "f16_d256_values" }, 256 },
+        { "f16,d64", "sinks", { "begin_f16", "softmax_bwd_sinks" }, 64 },
+    };
+    attn_target t = target_of("cuda");
+    char text[128];
+    attn_problem p;
+    attn_choice c;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const int64_t rows = 2 * 4 * 100;
+        int n = 0;
+
+        snprintf(text, sizeof text, "softmax_bwd:%s%s%s", cases[i].fields, more,
+                 cases[i].grads);
+        check_ok(attn_problem_parse(&p, text));
+        check_ok(attn_choose(&p, &t, &named, &c));
+        for (; n < 5 && cases[i].kernel[n]; n++) {
+            const char *const prefix = "softmax_bwd_mma_", *name = c.step[n].kernel;
+
+            if (!strncmp(name, prefix, strlen(prefix)))
+                name += strlen(prefix);
+            assert_string_equal(name, cases[i].kernel[n]);
+            assert_true(c.step[n].fast_bytes <= t.caps.fast_bytes);
+        }
+        assert_int_equal(c.n_steps, n);
+        assert_int_equal(c.step[0].grad, 0);
+        assert_int_equal(c.workspace_bytes,
+                         4 * (3 * rows + 4 + rows * cases[i].pitch + 2 * 4 * 4));
+        check_ok(attn_choose(&p, &t, NULL, &c));
+        assert_string_equal(c.variant->name, "softmax_bwd_tile");
+    }
+    check_ok(attn_problem_parse(&p, PROBLEM));
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
+                "softmax_bwd_mma: takes f16 and bf16, not f32");
+    check_ok(attn_problem_parse(&p, "softmax_bwd:f16,b1,hq1,hkv1,lq9,lk9,d256,grad=k"));
+    t.caps.fast_bytes = 163 * 1024; /* compute capability 8.0 */
+    check_ok(attn_choose(&p, &t, &named, &c));
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_mma_f16_d256_keys_small");
+    p.d = p.dv = 128;
+    check_ok(attn_choose(&p, &t, &named, &c));
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_mma_f16_d128_both");
+    t.caps.fast_bytes = 99 * 1024; /* 8.6 */
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
+                "no tile fits the shared memory and the limit of threads");
+    p.d = p.dv = 64;
+    check_ok(attn_choose(&p, &t, &named, &c));
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_mma_f16_d64_both");
+    p.features |= ATTN_FEAT_MASK;
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
+                "softmax_bwd_mma: does not take \"mask\"");
+    p.features &= ~(uint32_t)ATTN_FEAT_MASK;
+    t.caps.max_alloc_bytes = 4 * 9 * 64;
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
+                "a workspace of f32 sums for dQ exceeds the device's memory");
+    t.caps.capability = 75;
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
+                "wants compute capability 8.0 or more");
 }
 
 /* On the host: by tiles, of which the rows follow from the head sizes alone, in memory that
@@ -237,6 +318,7 @@ int main(void)
         cmocka_unit_test(devices_without_gradients_say_so),
         cmocka_unit_test(opencl_takes_steps),
         cmocka_unit_test(cuda_takes_steps),
+        cmocka_unit_test(cuda_tensor_cores_take_one_pass),
         cmocka_unit_test(the_host_takes_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

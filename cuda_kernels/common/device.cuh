@@ -45,6 +45,19 @@ DEVICE float device_exp2(float x)
     return y;
 }
 
+// The smaller one; NaN if there is one.
+DEVICE float device_min(float a, float b)
+{
+#if __CUDA_ARCH__ >= 800
+    float x;
+
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b));
+    return x;
+#else
+    return a > b ? b : a;
+#endif
+}
+
 // a b, rounded: never made one with an addition.
 DEVICE float device_product(float a, float b)
 {
@@ -103,6 +116,39 @@ DEVICE void device_wait_before()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Words by which groups of a grid wait for each other, and a fence that orders what this
+// thread, and those it has met at a barrier, did before and after.
+DEVICE int device_flag(const int *at)
+{
+    int x;
+
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+    return x;
+}
+
+DEVICE void device_set_flag(int *at, int x)
+{
+    asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
+}
+
+DEVICE void device_fence()
+{
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
+// Adds two numbers to two that lie side by side in memory, 8 bytes divide the address. Not
+// waited for.
+DEVICE void device_add_pair(float *to, float a, float b)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(a), "f"(b)
+                 : "memory");
+#else
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(a) : "memory");
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to + 1), "f"(b) : "memory");
 #endif
 }
 

@@ -40,7 +40,8 @@ tools=$work/build/tools tests=$work/build/tests
 validate() {
     ONLY=cuda bash tools/gpu/parallel.sh "$tools" "$reports" 150 --rounds 2 --repeat 2 \
         --cases medium --cases tests/cases/tensor_cores.txt --cases tests/cases/cudnn.txt \
-        --cases tests/cases/warpgroups.txt &
+        --cases tests/cases/warpgroups.txt \
+        --cases gradients --cases tests/cases/tensor_core_gradients.txt &
     ONLY='opencl|host' bash tools/gpu/parallel.sh "$tools" "$reports" 150 --rounds 1 --repeat 2 \
         --cases tiny &
     timeout 150 "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
@@ -72,6 +73,7 @@ sanitize() {
                 "$tools/attn-validate" --device cuda:0 --rounds 1 --repeat 1 --stress 0 \
                 --cases tests/cases/tiny.txt --cases tests/cases/tensor_cores.txt \
                 --cases tests/cases/warpgroups.txt \
+                --cases tests/cases/tiny_gradients.txt --cases tests/cases/tensor_core_gradients.txt \
                 > "$reports/sanitize-$tool.txt" 2>&1
             echo "$tool: exit $? $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|passed,' \
                 "$reports/sanitize-$tool.txt" | tr '\n' ' ')"

@@ -36,6 +36,7 @@ const attn_variant *const *attn_cuda_variants(const attn_caps *caps)
         &attn_cuda_softmax_fwd_cudnn_variant, /* by name, as all that follow */
         &attn_cuda_softmax_fwd_naive_variant,
         &attn_cuda_softmax_fwd_naive_copy_variant,
+        &attn_cuda_softmax_bwd_mma_variant, /* gradients; by name */
         &attn_cuda_softmax_bwd_tile_variant,
         NULL,
     };

@@ -106,6 +106,17 @@ static inline int atomicOr(int *at, int bits)
     return before;
 }
 
+// Groups run one after the other, so whoever waits for a later one would wait for ever.
+DEVICE int device_flag(const int *at) { return *at; }
+DEVICE void device_set_flag(int *at, int x) { *at = x; }
+DEVICE void device_fence() {}
+
+DEVICE void device_add_pair(float *to, float a, float b)
+{
+    to[0] += a;
+    to[1] += b;
+}
+
 DEVICE int device_thread() { return (int)threadIdx.x; }
 
 DEVICE float device_f32_of_f16(uint16_t u)
@@ -128,6 +139,8 @@ DEVICE float device_exp2(float x)
     const float y = exp2f(x);
     return y < 0x1p-126f ? 0.0f : y;
 }
+
+DEVICE float device_min(float a, float b) { return a != a || a < b ? a : b; }
 
 DEVICE float device_product(float a, float b) { return a * b; }
 

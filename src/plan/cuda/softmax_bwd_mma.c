@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/cuda/softmax_bwd_mma.c: gradients on tensor cores, from compute capability 8.0 on, of
+ * f16 and bf16: one pass over tiles of keys, whose groups add to dQ one after the other. */
+#include <attn/device.h>
+
+#include "core/size.h"
+#include "plan/cuda/backward.h"
+
+/* As cuda_kernels/softmax/bwd_mma.cu has them. */
+enum {
+    WARP_KEYS = 16,
+    WORK_BYTES = 1024,  /* what a group writes down of its own work   */
+    BLOCK_BYTES = 1024, /* what the device keeps of each group's memory */
+    FLAG_ROWS = 32,     /* queries of a flag, for whom groups wait    */
+    FINISH_ROWS = 8,    /* of a group of the first and the last step  */
+    N_TYPES = 2         /* f16, bf16 */
+};
+
+/* A tile for a class of head sizes, up to which D and Dv are padded: warps, each with 16 keys
+ * whose sums its registers hold; queries of a step; groups that are to fit a multiprocessor
+ * together. K, V and two steps of Q and dO have to fit the shared memory. The first that
+ * does is taken: two small groups hide each other's waits. */
+typedef struct tile {
+    int32_t dim, warps, bn, groups;
+    const char *both[N_TYPES];   /* dK, dV and dQ; NULL: two kernels, as the registers */
+    const char *keys[N_TYPES];   /* of a thread do not hold sums of both: dK and dQ,   */
+    const char *values[N_TYPES]; /* and dV                                             */
+} tile;
+
+#define NAMES(dim, part)                                                          \
+    {                                                                             \
+        "softmax_bwd_mma_f16_" dim "_" part, "softmax_bwd_mma_bf16_" dim "_" part \
+    }
+static const tile tiles[] = {
+    { 64, 4, 64, 2, NAMES("d64", "both_small"), { NULL }, { NULL } },
+    { 64, 8, 64, 1, NAMES("d64", "both"), { NULL }, { NULL } },
+    { 128, 4, 64, 2, NAMES("d128", "both_small"), { NULL }, { NULL } },
+    { 128, 8, 64, 1, NAMES("d128", "both"), { NULL }, { NULL } },
+    { 256, 8, 32, 1, { NULL }, NAMES("d256", "keys"), NAMES("d256", "values") },
+    { 256, 4, 32, 1, { NULL }, NAMES("d256", "keys_small"), NAMES("d256", "values_small") },
+};
+enum { N_TILES = sizeof tiles / sizeof tiles[0] };
+
+static const char *const begin[N_TYPES] = { "softmax_bwd_mma_begin_f16",
+                                            "softmax_bwd_mma_begin_bf16" };
+static const char *const finish[N_TYPES] = { "softmax_bwd_mma_finish_f16",
+                                             "softmax_bwd_mma_finish_bf16" };
+
+static int64_t keys_of(const tile *t)
+{
+    return WARP_KEYS * t->warps;
+}
+
+/* Shared memory, line by line, as the kernel's struct has it. */
+typedef struct budget {
+    int64_t own, visited, pairs, rows;
+} budget;
+
+static budget budget_of(const tile *t)
+{
+    return (budget){
+        .own = 2 * 2 * keys_of(t) * t->dim,
+        .visited = 2 * 2 * 2 * t->bn * t->dim,
+        .pairs = 2 * keys_of(t) * t->bn,
+        .rows = 4 * 6 * t->bn + WORK_BYTES,
+    };
+}
+
+static int64_t sum(budget b)
+{
+    return b.own + b.visited + b.pairs + b.rows;
+}
+
+static const tile *find_tile(const attn_problem *p, const attn_caps *c)
+{
+    const int64_t dim = attn_max(p->d, p->dv);
+
+    for (int i = 0; i < N_TILES; i++) {
+        const tile *t = &tiles[i];
+
+        if (dim <= t->dim && 32 * t->warps <= c->max_group &&
+            t->groups * (sum(budget_of(t)) + BLOCK_BYTES) <= c->fast_bytes + BLOCK_BYTES)
+            return t;
+    }
+    return NULL;
+}
+
+/* As cuda_kernels/softmax/bwd_mma_work.cuh lays it out; false: more than 2^63 - 1. */
+static bool work_bytes(const attn_problem *p, int64_t *out)
+{
+    int64_t rows, sums, flags, all;
+
+    return attn_mul(p->b * p->hq, p->lq, &rows) &&
+           attn_mul(rows, attn_round_up(p->d, 8), &sums) &&
+           attn_mul(p->b * p->hq, attn_ceil_div(p->lq, FLAG_ROWS), &flags) &&
+           attn_mul(rows, 3, &all) && attn_add(all, 3 + 1, &all) &&
+           attn_add(all, sums, &all) && attn_add(all, flags, &all) && attn_mul(all, 4, out);
+}
+
+static const char *applicable(const attn_problem *p, const attn_caps *c)
+{
+    const tile *const t = find_tile(p, c);
+    const char *refusal;
+    int64_t bytes;
+
+    if (c->capability < 80)
+        return "wants compute capability 8.0 or more";
+    if (p->type == ATTN_F32)
+        return "takes f16 and bf16, not f32";
+    if (attn_max(p->d, p->dv) > tiles[N_TILES - 1].dim)
+        return "D or Dv is over 256";
+    if (!attn_cuda_counts(p))
+        return "the tiles of so many queries or keys end beyond 2^31 - 1";
+    if (!t)
+        return "no tile fits the shared memory and the limit of threads";
+    if ((refusal = attn_cuda_back_refusal(p, c, FINISH_ROWS, keys_of(t))))
+        return refusal;
+    if (!work_bytes(p, &bytes) || bytes > c->max_alloc_bytes)
+        return "a workspace of f32 sums for dQ exceeds the device's memory";
+    return NULL;
+}
+
+/* A step whose groups have FINISH_ROWS queries, a warp for each. */
+static void add_rows(const attn_problem *p, const char *kernel, uint32_t grad,
+                     unsigned reads, int tensor, int64_t dim, attn_choice *out)
+{
+    attn_step *step = &out->step[out->n_steps++];
+
+    step->kernel = kernel;
+    step->over = ATTN_OVER_QUERIES;
+    step->grad = grad;
+    step->tile_q = FINISH_ROWS;
+    step->tile_k = 1;
+    step->block = 32 * FINISH_ROWS;
+    attn_step_softmax(step, p, ATTN_READS_TYPE | ATTN_READS_QUERIES | reads);
+    attn_step_define(step, "WIDE_O", attn_cuda_aligned(p, ATTN_TENSOR_O, p->dv, 4));
+    attn_step_define(step, "WIDE_GRADS", attn_cuda_aligned(p, tensor, dim, 4));
+}
+
+static void add_pass(const attn_problem *p, const tile *t, const char *kernel,
+                     uint32_t grad, attn_choice *out)
+{
+    attn_step *step = &out->step[out->n_steps++];
+
+    step->kernel = kernel;
+    step->over = ATTN_OVER_KEYS;
+    step->grad = grad;
+    step->tile_q = t->bn;
+    step->tile_k = keys_of(t);
+    step->block = 32 * t->warps;
+    step->fast_bytes = sum(budget_of(t));
+    attn_step_softmax(step, p, ATTN_CUDA_READS_BACK);
+    attn_step_define(step, "WHOLE_Q", attn_cuda_aligned(p, ATTN_TENSOR_Q, p->d, 8));
+    attn_step_define(step, "WHOLE_K", attn_cuda_aligned(p, ATTN_TENSOR_K, p->d, 8));
+    attn_step_define(step, "WHOLE_V", attn_cuda_aligned(p, ATTN_TENSOR_V, p->dv, 8));
+    attn_step_define(step, "WHOLE_GRADS", attn_cuda_back_aligned(p, 8));
+}
+
+static void add_passes(const attn_problem *p, const tile *t, int type, attn_choice *out)
+{
+    const uint32_t qk = ATTN_GRAD_Q | ATTN_GRAD_K;
+    const budget b = budget_of(t);
+
+    if (t->both[type] && p->grad & (qk | ATTN_GRAD_V))
+        add_pass(p, t, t->both[type], qk | ATTN_GRAD_V, out);
+    if (!t->both[type] && p->grad & ATTN_GRAD_V)
+        add_pass(p, t, t->values[type], ATTN_GRAD_V, out);
+    if (!t->both[type] && p->grad & qk)
+        add_pass(p, t, t->keys[type], qk, out);
+    if (out->n_steps == 1)
+        return; /* sinks alone */
+    out->step[out->n_steps - 1].fast_bytes = 0;
+    attn_choice_budget(out, "k and v, the whole tile", b.own);
+    attn_choice_budget(out, "q and the gradient of o, two in turn", b.visited);
+    attn_choice_budget(out, "gradients of scores", b.pairs);
+    attn_choice_budget(out, "LSE and delta, the group's work", b.rows);
+}
+
+static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
+{
+    const tile *const t = find_tile(p, c);
+    const int type = p->type - ATTN_F16;
+
+    add_rows(p, begin[type], 0,
+             ATTN_READS_DV | ATTN_READS_D | ATTN_READS_O | ATTN_READS_GRAD_O,
+             ATTN_TENSOR_GRAD_O, p->dv, out);
+    add_passes(p, t, type, out);
+    if (p->grad & ATTN_GRAD_Q)
+        add_rows(p, finish[type], ATTN_GRAD_Q, ATTN_READS_D | ATTN_READS_GRAD_Q,
+                 ATTN_TENSOR_GRAD_Q, p->d, out);
+    attn_cuda_back_sinks(p, out);
+    work_bytes(p, &out->workspace_bytes);
+    attn_choice_instance(out, "k%lldx%d,groups%d,dim%d,d%lld,dv%lld,%s",
+                         (long long)keys_of(t), t->bn, t->groups, t->dim, (long long)p->d,
+                         (long long)p->dv, attn_type_name(p->type));
+    out->tile_reason = "keys by queries, 16 keys a warp, whose sums its registers hold; "
+                       "two small groups on a "
+                       "multiprocessor where they fit, since they hide each other's waits";
+}
+
+const attn_variant attn_cuda_softmax_bwd_mma_variant = {
+    .name = "softmax_bwd_mma",
+    .about = "gradients on tensor cores, in one pass over tiles of keys; dQ is added up in "
+             "their order",
+    .pass = ATTN_PASS_BWD,
+    .features = ATTN_FEATURES_BWD & ~(uint32_t)(ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP),
+    .traits = ATTN_TRAIT_BY_NAME,
+    .applicable = applicable,
+    .lower = lower,
+};
