@@ -21,7 +21,7 @@ ALLOWED = {
     "src/backend/opencl": ["core/", "plan/step.h", "backend/backend.h", "backend/rounds.h",
                            "backend/opencl/", "common/params.h", "common/work.h"],
     "src/backend/cuda": ["core/", "plan/step.h", "backend/backend.h", "backend/rounds.h",
-                         "backend/cuda/", "common/params.h", "common/work.h"],
+                         "backend/cuda/", "common/maps.h", "common/params.h", "common/work.h"],
     "src/backend/host": ["core/", "plan/step.h", "backend/backend.h", "backend/host/", "host/"],
     "src/backend": ["core/", "plan/step.h", "backend/"],
     "src/api": ["core/", "problem/", "plan/", "backend/backend.h", "backend/list.h", "api/"],
@@ -31,7 +31,7 @@ ALLOWED = {
     "examples": [],
 }
 MAY_SEE_DRIVERS = ("include/attn/opencl.h", "include/attn/cuda.h", "src/backend/opencl/",
-                   "src/backend/cuda/")
+                   "src/backend/cuda/", "tools/gpu/")
 NEVER_IN_PLAN = re.compile(r"\bgetenv\b|\bmalloc\b|\bcalloc\b|#\s*include\s*<time.h>")
 
 

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+// softmax/wgmma.cuh: the tile of fwd_wgmma.cu: its numbers, what lies in shared memory, and the
+// work of a tile, which the loading warpgroup describes ahead. TYPE, DIM and DIMV are the
+// image's.
+#pragma once
+#include "softmax/mma_rows.cuh"
+#include "common/hopper.cuh"
+
+enum { CAN_PLAIN = CAN_LAYOUTS | FEAT_LSE, L2_BYTES = 36 << 20 };
+
+template <int WGS_, int BN_, int STAGES_, bool O_APART_> struct wgmma {
+    static constexpr int WGS = WGS_;          // warpgroups with queries
+    static constexpr int BN = BN_;            // keys of a step
+    static constexpr int STAGES = STAGES_;    // slots of a ring
+    static constexpr bool O_APART = O_APART_; // O passes through memory of its own, not Q's
+    static constexpr int THREADS = 128 * (1 + WGS), BLOCKS = 1;
+    static constexpr int BM = 64 * WGS, ROWS = 16, MT = 1;    // of the group, of a warp
+    static constexpr int NT = BN / 8, VT = DIMV / 8;
+    static constexpr bool LONG = false;
+    static constexpr int MATH_REGISTERS = WGS == 2 ? 232 : 160;
+    static constexpr int LOAD_REGISTERS = WGS == 2 ? 40 : 32;
+    static constexpr int PANELS_K = ceil_div(DIM, 64), PANELS_V = ceil_div(DIMV, 64);
+
+    // as the planner counts them; 4096 for barriers and work
+    static constexpr int BYTES = 128 * (BM * PANELS_K + STAGES * BN * (PANELS_K + PANELS_V) +
+                                        (O_APART ? BM * PANELS_V : 0)) + 4096;
+};
+
+// Slots of work: of the tile whose O is written, of the next, of that after it.
+enum { WORKS = 4, LOADERS = 1, TURNS = 2 };
+
+// Where rows of a view come from: boxes of a map, if there is one and all that are wanted at
+// once are in the range, else rows of 16-byte chunks.
+struct source {
+    const void *x;
+    attn_rows rows;
+    attn_range range;      // rows outside become 0 and are not read
+    int depth;             // columns from here on likewise
+    const attn_map *map;   // NULL: none
+    int first, head, batch;    // of the map: the row that is row 0, and where it stands
+};
+
+// A tile's work. Steps go from the last keys, `last` the number of those, to the first; the
+// group has done `base` steps before. boxed: those that maps bring; of each warpgroup those
+// that its queries see keys of, and those all of whose keys all of them see. queries -1:
+// there is none.
+template <typename T> struct wgmma_work : mma_work {
+    source from_q, from_k, from_v;
+    int base, steps, last;
+    attn_range boxed, part[T::WGS], clear[T::WGS];
+
+    __device__ int key(int step) const { return (last - step) * T::BN; }
+};
+
+// Tiles as products read them: panels of 64 columns.
+template <typename T> struct wgmma_shared {
+    float4 q[T::WGS][64 * 8 * T::PANELS_K];
+    float4 k[T::STAGES][T::BN * 8 * T::PANELS_K];
+    float4 v[T::STAGES][T::BN * 8 * T::PANELS_V];
+    float4 o[T::O_APART ? T::BM * 8 * T::PANELS_V : 1];
+    device_barrier full_q, empty_q;
+    device_barrier full_k[T::STAGES], empty_k[T::STAGES];
+    device_barrier full_v[T::STAGES], empty_v[T::STAGES];
+    int tiles, heads, section;    // of the grid: tiles of a head
+    wgmma_work<T> work[WORKS];
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// A step of a ring by its number, counted over all tiles of the group.
+template <typename T> struct place {
+    int slot;
+    uint32_t parity;
+    __device__ explicit place(int n) : slot(n % T::STAGES), parity(n / T::STAGES & 1) {}
+};
+
+// Steps from, end that go over keys range.first .. range.end - 1.
+template <typename T> DEVICE attn_range steps_over(int last, attn_range range)
+{
+    attn_range r = { 0, 0 };
+
+    if (range.end > range.first)
+        r = { last - (range.end - 1) / T::BN, last - range.first / T::BN + 1 };
+    return r;
+}
+
+// Steps all of whose keys are in the range.
+template <typename T> DEVICE attn_range steps_within(int last, attn_range range)
+{
+    return { last - range.end / T::BN + 1, last - ceil_div(range.first, T::BN) + 1 };
+}
+
+template <typename T, int CAN>
+DEVICE void find_steps(const attn_kparams &p, bool mapped, wgmma_work<T> &work)
+{
+    const attn_range any = work.any;
+
+    work.last = ceil_div(any.end, T::BN) - 1;
+    work.steps = work.queries > 0 ? steps_over<T>(work.last, any).end : 0;
+    // whole steps alone: what is past the keys must be 0
+    work.boxed = mapped ? steps_within<T>(work.last, any) : attn_range{ 0, 0 };
+    device_forget();
+    #pragma unroll 1
+    for (int wg = 0; wg < T::WGS; wg++) {
+        const int i = work.i0 + wg * 64, n = clamp(work.seq.queries - i, 0, 64);
+
+        work.part[wg] = steps_over<T>(work.last, range_any<CAN>(p, work.seq, i, n));
+        device_forget();
+        work.clear[wg] = steps_within<T>(work.last,
+                                         range_all<CAN>(p, work.seq, i, max(n, 1)));
+    }
+}
+
+// The work of tile number `at`; none past the last.
+template <typename T, int CAN>
+DEVICE void find_work(const attn_kparams &p, const attn_maps &maps, int at,
+                      wgmma_shared<T> &mem, wgmma_work<T> &work)
+{
+    const int tiles = mem.tiles;
+    int tile = at % tiles, head = at / tiles;
+
+    work.queries = -1;
+    work.steps = 0;
+    if (head >= mem.heads)
+        return;
+    if (has<CAN>(p, FEAT_RANGE_RIGHT)) {
+        const int section = mem.section, heads = mem.heads;
+        const int first = at / (section * tiles) * section, rest = at - first * tiles;
+        const int width = min(section, heads - first);
+
+        head = first + rest % width;
+        tile = tiles - 1 - rest / width;
+    }
+
+    const int h = head % p.heads_q, i0 = tile * T::BM;
+    const int64_t b = head / p.heads_q;
+    const attn_sequence &seq = work.seq;
+
+    work.seq = range_sequence<CAN>(p, b);
+    device_forget();
+    describe_work<CAN>(p, work.seq, b, h, i0, clamp(work.seq.queries - i0, 0, T::BM), work);
+
+    const int kv = address_head_kv(p, h);
+    const int b_q = has<CAN>(p, FEAT_PACKED_Q) ? 0 : (int)b;
+    const int b_k = has<CAN>(p, FEAT_PACKED_K) ? 0 : (int)b;
+
+    work.from_q = { p.q, ADDRESS_QUERIES(p, q, seq, b, h), { 0, i0 + work.queries }, p.d,
+                    maps.there ? &maps.q : NULL, seq.q_first, h, b_q };
+    device_forget();
+    work.from_k = { p.k, work.k_rows, work.any, p.d, maps.there ? &maps.k : NULL, seq.k_first,
+                    kv, b_k };
+    device_forget();
+    work.from_v = { p.v, work.v_rows, work.any, p.dv, maps.there ? &maps.v : NULL, seq.k_first,
+                    kv, b_k };
+    device_forget();
+    find_steps<T, CAN>(p, maps.there, work);
+}
+
+#endif
