@@ -87,8 +87,10 @@ static void what_is_no_problem_is_named_with_its_position(void **state)
         const char *text, *says;
     } cases[] = {
         { "", "position 0" },
-        { "softmax", "\"softmax_fwd:\" or \"softmax_bwd:\" first" },
-        { "linear_fwd:f32", "position 0" },
+        { "softmax", "want \"softmax_fwd:\", \"softmax_bwd:\", \"linear_fwd:\" or" },
+        { "softmax_all:f32", "position 0" },
+        { "linear_fwd:f32", "lacks b" },
+        { "linear_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8", "want one of softmax attention" },
         { "softmax_fwd:", "position 12" },
         { "softmax_fwd:f32", "lacks b" },
         { "softmax_fwd:b1,hq1,hkv1,lq4,lk4,d8", "lacks a type" },

@@ -27,6 +27,7 @@
 #define ATTN_ATTN_H
 
 #include <attn/device.h>
+#include <attn/linear.h>
 #include <attn/merge.h>
 #include <attn/plan.h>
 #include <attn/softmax.h>

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <attn/linear.h>
 #include <attn/softmax.h>
 #include <attn/status.h>
 
@@ -156,6 +157,10 @@ ATTN_API attn_status attn_memory_download(attn_ctx *ctx, void *to, const void *m
  * full number to *n. ATTN_ERR_INVALID if desc breaks a rule. Threads: safe. */
 ATTN_API attn_status attn_softmax_variants(attn_ctx *ctx, const attn_softmax_desc *desc,
                                            attn_variant_info *out, size_t cap, size_t *n);
+
+/* The same of linear attention: none at all where a back end has none. */
+ATTN_API attn_status attn_linear_variants(attn_ctx *ctx, const attn_linear_desc *desc,
+                                          attn_variant_info *out, size_t cap, size_t *n);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include <attn/device.h>
+#include <attn/linear.h>
 #include <attn/softmax.h>
 #include <attn/status.h>
 #include <attn/tensor.h>
@@ -29,7 +30,7 @@ typedef struct attn_options {
 } attn_options;
 
 /* The tensors of one execution. Sizes are those of this call: they must equal
- * the plan's, but lengths may be shorter than planned.
+ * the plan's, but lengths may be shorter than planned. Of softmax attention:
  *
  *   q        [B, Hq,  Lq, D]    k  [B, Hkv, Lk, D]
  *   o        [B, Hq,  Lq, Dv]   v  [B, Hkv, Lk, Dv]
@@ -73,7 +74,30 @@ typedef struct attn_options {
  *
  *   grad_q       as q;    grad_k  as k;    grad_v  as v
  *   grad_bias    f32, the sizes of bias: where those are 1, it is summed
- *   grad_sinks   f32 [1, Hq, 1, 1] */
+ *   grad_sinks   f32 [1, Hq, 1, 1]
+ *
+ * Linear attention (linear.h) has q, k, v, o, lens_kv and status as above, and by its own
+ * bits the following, required where not said otherwise:
+ *
+ *   state_in     f32 [B, Hkv, D, Dv]     z_in  f32 [B, Hkv, D, 1], with NORMALIZE
+ *   decay        desc.type_decay [B or 1, Hkv or 1, Lk or 1, D or 1] logarithms
+ *   beta         desc.type_beta  [B or 1, Hkv or 1, Lk or 1, 1]
+ *   state_out    as state_in, written, may be left out
+ *   z_out        as z_in, likewise, with NORMALIZE
+ *   den          f32 [B, Hq, Lq, 1], written, may be left out; with eps
+ *
+ * state_out may be state_in itself, the very same view, and z_out may be z_in: they are
+ * updated in place. Backward, o and den are inputs, the forward's results: with NORMALIZE
+ * den is required, o beside grad_o; without it neither is read. Further inputs, one of all
+ * three at least:
+ *
+ *   grad_o       as o
+ *   grad_state_out  as state_in          grad_z_out  as z_in, with NORMALIZE
+ *
+ * and outputs by desc.grad, any of which may be left out:
+ *
+ *   grad_q       as q;    grad_k  as k;    grad_v  as v
+ *   grad_state_in   as state_in          grad_z_in   as z_in, with NORMALIZE */
 typedef struct attn_args {
     size_t size;            /* sizeof(attn_args), as the caller saw it        */
     attn_tensor q, k, v, o;
@@ -86,6 +110,12 @@ typedef struct attn_args {
     attn_tensor status;     /* written, optional                              */
     attn_tensor grad_o, grad_lse;
     attn_tensor grad_q, grad_k, grad_v, grad_bias, grad_sinks;
+    attn_tensor state_in, z_in;     /* linear attention, as all that follow    */
+    attn_tensor state_out, z_out;
+    attn_tensor den;
+    attn_tensor decay, beta;
+    attn_tensor grad_state_out, grad_z_out;
+    attn_tensor grad_state_in, grad_z_in;
 } attn_args;
 
 /* What an execution had to clamp, in attn_args.status. */
@@ -118,6 +148,13 @@ ATTN_API attn_status attn_plan_softmax(attn_ctx *ctx, const attn_softmax_desc *d
  * one that does not take the problem UNSUPPORTED with its reason. */
 ATTN_API attn_status attn_plan_softmax_with(attn_ctx *ctx, const attn_softmax_desc *desc,
                                             const attn_options *options, attn_plan **out);
+
+/* The same for linear attention. Not every back end has variants of it yet: where there
+ * are none, UNSUPPORTED says so. */
+ATTN_API attn_status attn_plan_linear(attn_ctx *ctx, const attn_linear_desc *desc,
+                                      attn_plan **out);
+ATTN_API attn_status attn_plan_linear_with(attn_ctx *ctx, const attn_linear_desc *desc,
+                                           const attn_options *options, attn_plan **out);
 
 /* Frees a plan and sets *plan to NULL. Accepts NULL and a NULL plan. The plan
  * must not be in a call of attn_execute(); work that was enqueued goes on. */
@@ -206,6 +243,30 @@ ATTN_API attn_status attn_softmax_backward_host_args(attn_ctx *ctx,
                                                      const attn_softmax_desc *desc,
                                                      const attn_options *options,
                                                      const attn_args *args);
+
+/* Linear attention in one call, as attn_softmax_forward_host(): contiguous arrays of
+ * desc's type, and of f32 the states [B, Hkv, D, Dv]. desc is without the bits of
+ * lengths, rules with a decay or beta, and NORMALIZE beside a state, which need tensors of
+ * their own; those of the states are taken from whether they are given.
+ *
+ *   state_in state_out   NULL: zeros; not wanted. They may be one array */
+ATTN_API attn_status attn_linear_forward_host(attn_ctx *ctx, const attn_linear_desc *desc,
+                                              const void *q, const void *k, const void *v,
+                                              void *o, const float *state_in,
+                                              float *state_out);
+
+/* The same for arrays of any strides, with every feature, forward and backward: as
+ * attn_softmax_forward_host_args() and attn_softmax_backward_host_args(). Outputs are
+ * asked for by giving them: the bits of desc for state_out and den, of the backward
+ * ATTN_LINEAR_GRAD and `grad`, are set by the call. */
+ATTN_API attn_status attn_linear_forward_host_args(attn_ctx *ctx,
+                                                   const attn_linear_desc *desc,
+                                                   const attn_options *options,
+                                                   const attn_args *args);
+ATTN_API attn_status attn_linear_backward_host_args(attn_ctx *ctx,
+                                                    const attn_linear_desc *desc,
+                                                    const attn_options *options,
+                                                    const attn_args *args);
 
 #ifdef __cplusplus
 }

@@ -148,22 +148,12 @@ extern "C" {
 #define ATTN_GRAD_V     (1u << 2)
 #define ATTN_GRAD_BIAS  (1u << 3) /* with ATTN_USE_BIAS  */
 #define ATTN_GRAD_SINKS (1u << 4) /* with ATTN_USE_SINKS */
+#define ATTN_GRAD_STATE (1u << 5) /* of linear attention (linear.h): S_in and z_in */
 
 typedef enum attn_align {
     ATTN_ALIGN_TOP_LEFT = 0,    /* the first query sees the first key */
     ATTN_ALIGN_BOTTOM_RIGHT = 1 /* the last query sees the last key   */
 } attn_align;
-
-/* What a plan may rely on about the memory of one tensor: the last dimension
- * is contiguous (stride 1), and its address and its other strides are multiples
- * of so many bytes. attn_execute() checks the real tensors against it. */
-typedef enum attn_layout {
-    ATTN_LAYOUT_16 = 0,      /* 16 bytes; the default                        */
-    ATTN_LAYOUT_8 = 1,       /*  8 bytes                                     */
-    ATTN_LAYOUT_4 = 2,       /*  4 bytes                                     */
-    ATTN_LAYOUT_ELEMENT = 3, /*  one element                                 */
-    ATTN_LAYOUT_ANY = 4      /* any strides; the last one need not be 1      */
-} attn_layout;
 
 /* One problem. Lengths are the most that a call will pass: a plan made for
  * them serves every shorter call too. Packed, they are those of the longest

@@ -54,6 +54,17 @@ typedef struct attn_tensor {
     size_t data_bytes;  /* 0: not known         */
 } attn_tensor;
 
+/* What a plan may rely on about the memory of one tensor: the last dimension
+ * is contiguous (stride 1), and its address and its other strides are multiples
+ * of so many bytes. attn_execute() checks the real tensors against it. */
+typedef enum attn_layout {
+    ATTN_LAYOUT_16 = 0,      /* 16 bytes; the default                        */
+    ATTN_LAYOUT_8 = 1,       /*  8 bytes                                     */
+    ATTN_LAYOUT_4 = 2,       /*  4 bytes                                     */
+    ATTN_LAYOUT_ELEMENT = 3, /*  one element                                 */
+    ATTN_LAYOUT_ANY = 4      /* any strides; the last one need not be 1      */
+} attn_layout;
+
 /* The size of one element in bytes; 0 for ATTN_TYPE_NONE or no type at all. */
 ATTN_API size_t attn_type_bytes(attn_type type);
 

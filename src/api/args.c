@@ -8,51 +8,117 @@
 
 #define AT(field) offsetof(attn_args, field)
 
+enum {
+    SOFTMAX = 1 << ATTN_OP_SOFTMAX,
+    LINEAR = 1 << ATTN_OP_LINEAR,
+    BOTH = SOFTMAX | LINEAR,
+    Z_IN = ATTN_FEAT_STATE_IN | ATTN_FEAT_NORMALIZE,
+    Z_OUT = ATTN_FEAT_STATE_OUT | ATTN_FEAT_NORMALIZE
+};
+
 const attn_arg attn_arg_list[ATTN_ARGS] = {
-    /* name, place, feature, layout, optional, output, index, grad */
-    { "q", AT(q), 0, ATTN_TENSOR_Q, false, false, false, 0 },
-    { "k", AT(k), 0, ATTN_TENSOR_K, false, false, false, 0 },
-    { "v", AT(v), 0, ATTN_TENSOR_V, false, false, false, 0 },
-    { "o", AT(o), 0, ATTN_TENSOR_O, true, true, false, 0 },
-    { "lse", AT(lse), ATTN_FEAT_LSE, -1, true, true, false, 0 },
-    { "bias", AT(bias), ATTN_FEAT_BIAS, -1, false, false, false, 0 },
-    { "mask", AT(mask), ATTN_FEAT_MASK, -1, false, false, false, 0 },
-    { "alibi", AT(alibi), ATTN_FEAT_ALIBI, -1, false, false, false, 0 },
-    { "sinks", AT(sinks), ATTN_FEAT_SINKS, -1, false, false, false, 0 },
-    { "lens_q", AT(lens_q), ATTN_FEAT_LENS_Q, -1, false, false, true, 0 },
-    { "lens_kv", AT(lens_kv), ATTN_FEAT_LENS_KV, -1, false, false, true, 0 },
-    { "offsets", AT(offsets), ATTN_FEAT_OFFSETS, -1, false, false, true, 0 },
-    { "cu_q", AT(cu_q), ATTN_FEAT_PACKED_Q, -1, false, false, true, 0 },
-    { "cu_k", AT(cu_k), ATTN_FEAT_PACKED_K, -1, false, false, true, 0 },
-    { "block_table", AT(block_table), ATTN_FEAT_PAGES, -1, false, false, true, 0 },
-    { "status", AT(status), 0, -1, true, true, false, 0 },
-    { "grad_o", AT(grad_o), 0, ATTN_TENSOR_GRAD_O, true, false, false, ATTN_ARG_GIVEN },
-    { "grad_lse", AT(grad_lse), 0, -1, true, false, false, ATTN_ARG_GIVEN },
-    { "grad_q", AT(grad_q), 0, ATTN_TENSOR_GRAD_Q, true, true, false, ATTN_GRAD_Q },
-    { "grad_k", AT(grad_k), 0, ATTN_TENSOR_GRAD_K, true, true, false, ATTN_GRAD_K },
-    { "grad_v", AT(grad_v), 0, ATTN_TENSOR_GRAD_V, true, true, false, ATTN_GRAD_V },
-    { "grad_bias", AT(grad_bias), 0, -1, true, true, false, ATTN_GRAD_BIAS },
-    { "grad_sinks", AT(grad_sinks), 0, -1, true, true, false, ATTN_GRAD_SINKS },
+    /* name, place, operations, features, layout, optional, output, index, forward, grad */
+    { "q", AT(q), BOTH, 0, ATTN_TENSOR_Q, false, false, false, false, 0 },
+    { "k", AT(k), BOTH, 0, ATTN_TENSOR_K, false, false, false, false, 0 },
+    { "v", AT(v), BOTH, 0, ATTN_TENSOR_V, false, false, false, false, 0 },
+    { "o", AT(o), BOTH, 0, ATTN_TENSOR_O, true, true, false, false, 0 },
+    { "lse", AT(lse), SOFTMAX, ATTN_FEAT_LSE, -1, true, true, false, false, 0 },
+    { "bias", AT(bias), SOFTMAX, ATTN_FEAT_BIAS, -1, false, false, false, false, 0 },
+    { "mask", AT(mask), SOFTMAX, ATTN_FEAT_MASK, -1, false, false, false, false, 0 },
+    { "alibi", AT(alibi), SOFTMAX, ATTN_FEAT_ALIBI, -1, false, false, false, false, 0 },
+    { "sinks", AT(sinks), SOFTMAX, ATTN_FEAT_SINKS, -1, false, false, false, false, 0 },
+    { "lens_q", AT(lens_q), SOFTMAX, ATTN_FEAT_LENS_Q, -1, false, false, true, false, 0 },
+    { "lens_kv", AT(lens_kv), BOTH, ATTN_FEAT_LENS_KV, -1, false, false, true, false, 0 },
+    { "offsets", AT(offsets), SOFTMAX, ATTN_FEAT_OFFSETS, -1, false, false, true, false,
+      0 },
+    { "cu_q", AT(cu_q), SOFTMAX, ATTN_FEAT_PACKED_Q, -1, false, false, true, false, 0 },
+    { "cu_k", AT(cu_k), SOFTMAX, ATTN_FEAT_PACKED_K, -1, false, false, true, false, 0 },
+    { "block_table", AT(block_table), SOFTMAX, ATTN_FEAT_PAGES, -1, false, false, true,
+      false, 0 },
+    { "status", AT(status), BOTH, 0, -1, true, true, false, false, 0 },
+    { "grad_o", AT(grad_o), BOTH, 0, ATTN_TENSOR_GRAD_O, true, false, false, false,
+      ATTN_ARG_GIVEN },
+    { "grad_lse", AT(grad_lse), SOFTMAX, 0, -1, true, false, false, false, ATTN_ARG_GIVEN },
+    { "grad_q", AT(grad_q), BOTH, 0, ATTN_TENSOR_GRAD_Q, true, true, false, false,
+      ATTN_GRAD_Q },
+    { "grad_k", AT(grad_k), BOTH, 0, ATTN_TENSOR_GRAD_K, true, true, false, false,
+      ATTN_GRAD_K },
+    { "grad_v", AT(grad_v), BOTH, 0, ATTN_TENSOR_GRAD_V, true, true, false, false,
+      ATTN_GRAD_V },
+    { "grad_bias", AT(grad_bias), SOFTMAX, 0, -1, true, true, false, false,
+      ATTN_GRAD_BIAS },
+    { "grad_sinks", AT(grad_sinks), SOFTMAX, 0, -1, true, true, false, false,
+      ATTN_GRAD_SINKS },
+    { "state_in", AT(state_in), LINEAR, ATTN_FEAT_STATE_IN, -1, false, false, false, false,
+      0 },
+    { "z_in", AT(z_in), LINEAR, Z_IN, -1, false, false, false, false, 0 },
+    { "state_out", AT(state_out), LINEAR, ATTN_FEAT_STATE_OUT, -1, true, true, false, true,
+      0 },
+    { "z_out", AT(z_out), LINEAR, Z_OUT, -1, true, true, false, true, 0 },
+    { "den", AT(den), LINEAR, ATTN_FEAT_DEN, -1, true, true, false, false, 0 },
+    { "decay", AT(decay), LINEAR, ATTN_FEAT_DECAY, -1, false, false, false, false, 0 },
+    { "beta", AT(beta), LINEAR, ATTN_FEAT_BETA, -1, false, false, false, false, 0 },
+    { "grad_state_out", AT(grad_state_out), LINEAR, ATTN_FEAT_STATE_OUT, -1, true, false,
+      false, false, ATTN_ARG_GIVEN },
+    { "grad_z_out", AT(grad_z_out), LINEAR, Z_OUT, -1, true, false, false, false,
+      ATTN_ARG_GIVEN },
+    { "grad_state_in", AT(grad_state_in), LINEAR, 0, -1, true, true, false, false,
+      ATTN_GRAD_STATE },
+    { "grad_z_in", AT(grad_z_in), LINEAR, ATTN_FEAT_NORMALIZE, -1, true, true, false, false,
+      ATTN_GRAD_STATE },
 };
 
 bool attn_arg_belongs(const attn_problem *p, int k)
 {
     const attn_arg *arg = &attn_arg_list[k];
 
+    if (!(arg->ops >> p->op & 1) || (p->features & arg->feature) != arg->feature ||
+        (arg->forward && p->pass != ATTN_PASS_FWD))
+        return false;
     if (arg->grad & ATTN_ARG_GIVEN)
         return p->pass == ATTN_PASS_BWD;
-    if (arg->grad)
-        return (p->grad & arg->grad) != 0;
-    return !arg->feature || (p->features & arg->feature);
+    return !arg->grad || p->grad & arg->grad;
+}
+
+/* What the backward computes from. */
+static bool is_result(size_t at)
+{
+    return at == AT(o) || at == AT(lse) || at == AT(den);
+}
+
+bool attn_arg_is_needed(const attn_problem *p, int k)
+{
+    const attn_arg *arg = &attn_arg_list[k];
+
+    if (p->pass == ATTN_PASS_BWD && (arg->at == AT(lse) || arg->at == AT(den)))
+        return attn_arg_belongs(p, k);
+    return attn_arg_belongs(p, k) && !arg->optional;
 }
 
 bool attn_arg_is_output(const attn_problem *p, int k)
 {
     const attn_arg *arg = &attn_arg_list[k];
 
-    if (p->pass == ATTN_PASS_BWD && (arg->at == AT(o) || arg->at == AT(lse)))
-        return false;
-    return arg->output;
+    return arg->output && !(p->pass == ATTN_PASS_BWD && is_result(arg->at));
+}
+
+const char *attn_arg_reason(const attn_problem *p, int k)
+{
+    const attn_arg *arg = &attn_arg_list[k];
+    const bool linear = p->op == ATTN_OP_LINEAR;
+    const uint32_t lacks = arg->feature & ~p->features;
+
+    if (!(arg->ops >> p->op & 1))
+        return linear ? "softmax attention" : "linear attention";
+    if (p->pass == ATTN_PASS_FWD && arg->grad)
+        return linear ? "ATTN_LINEAR_GRAD" : "ATTN_USE_GRAD";
+    if (p->pass == ATTN_PASS_BWD && (arg->at == AT(lse) || arg->at == AT(den)))
+        return linear ? "ATTN_LINEAR_GRAD" : "ATTN_USE_GRAD";
+    if (p->pass == ATTN_PASS_BWD && arg->forward)
+        return "a forward pass";
+    if (arg->grad && !(arg->grad & ATTN_ARG_GIVEN) && !(p->grad & arg->grad))
+        return attn_grad_name(arg->grad);
+    return attn_use_name(p->op, lacks ? lacks : arg->feature);
 }
 
 bool attn_args_ask(const attn_problem *p, const attn_args *args)
@@ -123,6 +189,23 @@ void attn_arg_want(const attn_problem *p, const attn_args *args, const attn_exte
         return;
     case AT(grad_sinks):
     case AT(sinks): *type = ATTN_F32, set(size, 1, p->hq, 1, 1); return;
+    case AT(state_in):
+    case AT(state_out):
+    case AT(grad_state_in):
+    case AT(grad_state_out): *type = ATTN_F32, set(size, p->b, p->hkv, p->d, p->dv); return;
+    case AT(z_in):
+    case AT(z_out):
+    case AT(grad_z_in):
+    case AT(grad_z_out): *type = ATTN_F32, set(size, p->b, p->hkv, p->d, 1); return;
+    case AT(den): *type = ATTN_F32, set(size, p->b, p->hq, e->len_q, 1); return;
+    case AT(decay):
+        *type = p->type_decay, *broadcast = 0xf;
+        set(size, p->b, p->hkv, e->len_kv, p->d);
+        return;
+    case AT(beta):
+        *type = p->type_beta, *broadcast = 7;
+        set(size, p->b, p->hkv, e->len_kv, 1);
+        return;
     case AT(cu_q):
     case AT(cu_k): *type = ATTN_I32, set(size, p->b + 1, 1, 1, 1); return;
     case AT(block_table):
@@ -236,6 +319,11 @@ attn_call attn_call_of(const attn_problem *p, attn_args *args, const attn_extent
         .right = ATTN_STEP_UNBOUNDED,
     };
 
+    call.phi = p->phi;
+    call.rule = p->rule;
+    call.causal = (p->features & ATTN_FEAT_CAUSAL) != 0;
+    call.normalize = (p->features & ATTN_FEAT_NORMALIZE) != 0;
+    call.eps = p->eps;
     broadcast(p, args, e);
     if (window && p->window_left >= 0)
         call.left = p->window_left;

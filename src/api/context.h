@@ -96,6 +96,7 @@ typedef struct attn_operand {
     uint32_t broadcast;           /* bit i: size[i] may be 1 as well           */
     int32_t layout;               /* place in problem->layout; -1: none promised */
     bool output;
+    const char *over;             /* output: the input that it may be in place of */
     int64_t first, last;          /* elements touched; found by the check      */
 } attn_operand;
 
@@ -128,6 +129,13 @@ attn_status attn_mirror_open(attn_ctx *ctx, attn_mirror *m, bool fill);
 /* Downloads an output if `st` is ATTN_OK, and frees the copy, if there is one. */
 attn_status attn_mirror_close(attn_ctx *ctx, attn_mirror *m, attn_status st);
 
+/* Checks the arguments of a one-call form, all in host memory, plans and runs. */
+attn_status attn_run_host(attn_ctx *ctx, attn_problem *p, const attn_options *options,
+                          attn_args *args);
+
+/* The ATTN_GRAD_ bits of the gradients that are given to be written. */
+uint32_t attn_args_grads(const attn_args *args);
+
 /* attn_merge() with everything that a back end's own call adds. */
 attn_status attn_merge_on(attn_ctx *ctx, const attn_merge_args *args,
                           const attn_stream *stream);
@@ -136,23 +144,30 @@ attn_status attn_merge_on(attn_ctx *ctx, const attn_merge_args *args,
 typedef struct attn_arg {
     const char *name;
     size_t at;                    /* of the attn_tensor in attn_args           */
-    uint32_t feature;             /* it belongs to; 0: to every problem        */
+    uint32_t ops;                 /* bit attn_op: of that operation            */
+    uint32_t feature;             /* it belongs to, to all of them; 0: to every problem */
     int32_t layout;               /* place in problem->layout; -1: none there  */
     bool optional, output;        /* forward; attn_arg_is_output() knows both  */
     bool index;                   /* integers that the kernels read            */
+    bool forward;                 /* only there                                */
     uint32_t grad;                /* ATTN_GRAD_ bit of a gradient that is computed, or
                                      ATTN_ARG_GIVEN of one that is given; 0: neither */
 } attn_arg;
 
 #define ATTN_ARG_GIVEN (1u << 31)
 
-enum { ATTN_ARGS = 23 };
+enum { ATTN_ARGS = 34 };
 extern const attn_arg attn_arg_list[ATTN_ARGS];
 
-/* Whether tensor k is of the problem's pass and features; and is written there: O and the
- * LSE are forward, gradients backward. */
+/* Whether tensor k is of the problem's operation, pass and features; must be given then;
+ * and is written there: O, the LSE, denominators and the state that comes out forward,
+ * gradients backward. */
 bool attn_arg_belongs(const attn_problem *p, int k);
+bool attn_arg_is_needed(const attn_problem *p, int k);
 bool attn_arg_is_output(const attn_problem *p, int k);
+
+/* What makes tensor k belong to a problem, for messages: "ATTN_USE_BIAS". */
+const char *attn_arg_reason(const attn_problem *p, int k);
 
 /* Whether a call that is right writes anything. */
 bool attn_args_ask(const attn_problem *p, const attn_args *args);

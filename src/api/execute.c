@@ -40,11 +40,13 @@ static attn_status check_workspace(const attn_plan *plan, attn_args *args)
 }
 
 /* Whether there is nothing to launch for. Without queries the backward still has zeros to
- * write; without a key, too. */
+ * write, without a key, too; and linear attention has a state. */
 static bool is_nothing(const attn_plan *plan, const attn_call *call, const attn_args *args)
 {
-    return !attn_args_ask(&plan->problem, args) ||
-           (plan->problem.pass == ATTN_PASS_FWD &&
+    const attn_problem *p = &plan->problem;
+
+    return !attn_args_ask(p, args) || (p->op == ATTN_OP_LINEAR && (!p->b || !p->hq)) ||
+           (p->op == ATTN_OP_SOFTMAX && p->pass == ATTN_PASS_FWD &&
             (!call->batch || !call->len_q || attn_tensor_empty(&args->q)));
 }
 

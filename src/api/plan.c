@@ -129,6 +129,18 @@ attn_status attn_plan_problem(attn_ctx *ctx, const attn_problem *problem,
     return ATTN_OK;
 }
 
+/* What both forms check before they read the descriptor. */
+static attn_status begin(const attn_ctx *ctx, const attn_options *options, attn_options *o,
+                         attn_plan **out)
+{
+    if (!out)
+        return attn_fail(ATTN_ERR_INVALID, "out is NULL");
+    *out = NULL;
+    if (!ctx)
+        return attn_fail(ATTN_ERR_INVALID, "ctx is NULL");
+    return attn_options_read(o, options);
+}
+
 attn_status attn_plan_softmax_with(attn_ctx *ctx, const attn_softmax_desc *desc,
                                    const attn_options *options, attn_plan **out)
 {
@@ -137,16 +149,31 @@ attn_status attn_plan_softmax_with(attn_ctx *ctx, const attn_softmax_desc *desc,
     attn_problem problem;
     attn_status st;
 
-    if (!out)
-        return attn_fail(ATTN_ERR_INVALID, "out is NULL");
-    *out = NULL;
-    if (!ctx)
-        return attn_fail(ATTN_ERR_INVALID, "ctx is NULL");
-    if ((st = attn_options_read(&o, options)) != ATTN_OK ||
+    if ((st = begin(ctx, options, &o, out)) != ATTN_OK ||
         (st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
         return st;
     attn_problem_from_softmax(&problem, &d);
     return attn_plan_problem(ctx, &problem, &o, out);
+}
+
+attn_status attn_plan_linear_with(attn_ctx *ctx, const attn_linear_desc *desc,
+                                  const attn_options *options, attn_plan **out)
+{
+    attn_linear_desc d;
+    attn_options o;
+    attn_problem problem;
+    attn_status st;
+
+    if ((st = begin(ctx, options, &o, out)) != ATTN_OK ||
+        (st = attn_linear_desc_read(&d, desc)) != ATTN_OK)
+        return st;
+    attn_problem_from_linear(&problem, &d);
+    return attn_plan_problem(ctx, &problem, &o, out);
+}
+
+attn_status attn_plan_linear(attn_ctx *ctx, const attn_linear_desc *desc, attn_plan **out)
+{
+    return attn_plan_linear_with(ctx, desc, NULL, out);
 }
 
 attn_status attn_plan_softmax(attn_ctx *ctx, const attn_softmax_desc *desc, attn_plan **out)
@@ -167,31 +194,23 @@ size_t attn_plan_workspace_bytes(const attn_plan *plan)
     return plan ? (size_t)plan->choice.workspace_bytes : 0;
 }
 
-attn_status attn_softmax_variants(attn_ctx *ctx, const attn_softmax_desc *desc,
-                                  attn_variant_info *out, size_t cap, size_t *n)
+static attn_status list_variants(attn_ctx *ctx, const attn_problem *problem,
+                                 attn_variant_info *out, size_t cap, size_t *n)
 {
-    attn_softmax_desc d;
-    attn_problem problem;
-    attn_status st;
     size_t have = 0;
 
-    if (!ctx || !n || (cap && !out))
-        return attn_fail(ATTN_ERR_INVALID, "%s is NULL", !ctx ? "ctx" : !n ? "n" : "out");
-    if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
-        return st;
-    attn_problem_from_softmax(&problem, &d);
     pthread_mutex_lock(&ctx->lock);
     for (int i = 0; ctx->target.variants[i]; i++) {
-        const char *reason = attn_refusal(&problem, &ctx->target, i);
+        const char *reason = attn_refusal(problem, &ctx->target, i);
         const size_t at = have;
         const attn_verdict *verdict = &ctx->target.verdict[i];
         const bool applicable = !reason;
         const bool failed = reason == verdict->denial && verdict->failed;
 
-        if (!attn_variant_computes(&problem, &ctx->target, i) || have++ >= cap)
+        if (!attn_variant_computes(problem, &ctx->target, i) || have++ >= cap)
             continue;
         if (applicable)
-            reason = attn_drawback(&problem, &ctx->target, i);
+            reason = attn_drawback(problem, &ctx->target, i);
         out[at] = (attn_variant_info){ .name = ctx->target.variants[i]->name,
                                        .applicable = applicable,
                                        .failed = failed,
@@ -201,4 +220,40 @@ attn_status attn_softmax_variants(attn_ctx *ctx, const attn_softmax_desc *desc,
     pthread_mutex_unlock(&ctx->lock);
     *n = have;
     return ATTN_OK;
+}
+
+static attn_status check_list(const attn_ctx *ctx, const attn_variant_info *out, size_t cap,
+                              const size_t *n)
+{
+    if (!ctx || !n || (cap && !out))
+        return attn_fail(ATTN_ERR_INVALID, "%s is NULL", !ctx ? "ctx" : !n ? "n" : "out");
+    return ATTN_OK;
+}
+
+attn_status attn_softmax_variants(attn_ctx *ctx, const attn_softmax_desc *desc,
+                                  attn_variant_info *out, size_t cap, size_t *n)
+{
+    attn_softmax_desc d;
+    attn_problem problem;
+    attn_status st;
+
+    if ((st = check_list(ctx, out, cap, n)) != ATTN_OK ||
+        (st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
+        return st;
+    attn_problem_from_softmax(&problem, &d);
+    return list_variants(ctx, &problem, out, cap, n);
+}
+
+attn_status attn_linear_variants(attn_ctx *ctx, const attn_linear_desc *desc,
+                                 attn_variant_info *out, size_t cap, size_t *n)
+{
+    attn_linear_desc d;
+    attn_problem problem;
+    attn_status st;
+
+    if ((st = check_list(ctx, out, cap, n)) != ATTN_OK ||
+        (st = attn_linear_desc_read(&d, desc)) != ATTN_OK)
+        return st;
+    attn_problem_from_linear(&problem, &d);
+    return list_variants(ctx, &problem, out, cap, n);
 }

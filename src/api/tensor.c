@@ -135,8 +135,9 @@ static attn_status check_operand(const attn_ctx *ctx, const attn_problem *p,
     for (int i = 0; i < 4; i++)
         RULE(t->size[i] == o->size[i] || (o->broadcast & 1u << i && t->size[i] == 1),
              "%s.size[%d] (%c) = %lld, want %lld%s", o->name, i,
-             o->broadcast == 0xf ? "BHQK"[i] : axis[i], (long long)t->size[i],
-             (long long)o->size[i], o->broadcast & 1u << i ? ", or 1 to broadcast" : "");
+             strcmp(o->name, "bias") && strcmp(o->name, "mask") ? axis[i] : "BHQK"[i],
+             (long long)t -> size[i], (long long)o -> size[i],
+             o -> broadcast & 1u << i ? ", or 1 to broadcast" : "");
     if (attn_tensor_empty(t))
         return ATTN_OK;
     RULE(attn_tensor_extent(t, &o->first, &o->last),
@@ -201,12 +202,25 @@ static bool overlap(const attn_operand *a, const attn_operand *b, bool addresses
     return true;
 }
 
+/* Whether an output may be, and is, the very view of an input. */
+static bool is_in_place(const attn_operand *out, const attn_operand *in)
+{
+    const attn_tensor *a = out->t, *b = in->t;
+    bool same = out->over && !strcmp(out->over, in->name) && a->data == b->data &&
+                a->offset == b->offset;
+
+    for (int i = 0; i < 4; i++)
+        same = same && (a->size[i] == 1 || a->stride[i] == b->stride[i]);
+    return same;
+}
+
 static attn_status check_overlap(const attn_operand *list, int n, bool addresses)
 {
     for (int i = 0; i < n; i++)
         for (int k = 0; k < n; k++) {
             if (i == k || !list[i].output || (list[k].output && k < i) ||
-                attn_tensor_empty(list[i].t) || attn_tensor_empty(list[k].t))
+                attn_tensor_empty(list[i].t) || attn_tensor_empty(list[k].t) ||
+                is_in_place(&list[i], &list[k]))
                 continue;
             RULE(!overlap(&list[i], &list[k], addresses),
                  "%s overlaps %s; outputs want memory of their own", list[i].name,
@@ -235,21 +249,14 @@ static attn_status list_operands(const attn_problem *p, attn_args *a, const attn
         const attn_arg *arg = &attn_arg_list[k];
         const attn_tensor *t = attn_arg_tensor(a, k);
         const bool belongs = attn_arg_belongs(p, k);
-        const bool needed =
-            arg->at == offsetof(attn_args, lse) ? p->pass == ATTN_PASS_BWD : !arg->optional;
         const bool is_there = t->type != ATTN_TYPE_NONE;
         attn_operand *o = &list[*n];
 
         RULE(belongs || !is_there, "%s is given, but the plan was made without %s",
-             arg->name,
-             !arg->grad                 ? attn_use_name(arg->feature)
-             : p->pass == ATTN_PASS_BWD ? attn_grad_name(arg->grad)
-                                        : "ATTN_USE_GRAD");
-        RULE(!belongs || !needed || is_there, "%s is missing%s%s", arg->name,
+             arg->name, attn_arg_reason(p, k));
+        RULE(!attn_arg_is_needed(p, k) || is_there, "%s is missing%s%s", arg->name,
              arg->feature ? ", but the plan was made with " : "",
-             !arg->feature                   ? ""
-             : arg->feature == ATTN_FEAT_LSE ? "ATTN_USE_GRAD"
-                                             : attn_use_name(arg->feature));
+             arg->feature ? attn_arg_reason(p, k) : "");
         if (!is_there)
             continue;
         *o = (attn_operand){
@@ -257,10 +264,32 @@ static attn_status list_operands(const attn_problem *p, attn_args *a, const attn
             .t = t,
             .layout = arg->layout,
             .output = attn_arg_is_output(p, k),
+            .over = arg->at == offsetof(attn_args, state_out) ? "state_in"
+                    : arg->at == offsetof(attn_args, z_out)   ? "z_in"
+                                                              : NULL,
         };
         attn_arg_want(p, a, e, k, &o->type, o->size, &o->broadcast);
         (*n)++;
     }
+    return ATTN_OK;
+}
+
+/* The gradients that a backward pass begins with. */
+static attn_status check_given(const attn_problem *p, const attn_args *a)
+{
+    const bool grad_o = a->grad_o.type != ATTN_TYPE_NONE;
+
+    if (p->op == ATTN_OP_LINEAR)
+        RULE(
+            grad_o || a->grad_state_out.type != ATTN_TYPE_NONE ||
+                a->grad_z_out.type != ATTN_TYPE_NONE,
+            "grad_o, grad_state_out and grad_z_out are missing, want at least one of them");
+    else
+        RULE(grad_o || a->grad_lse.type != ATTN_TYPE_NONE,
+             "grad_o and grad_lse are missing, want at least one of them");
+    if (p->op == ATTN_OP_SOFTMAX || p->features & ATTN_FEAT_NORMALIZE)
+        RULE(!grad_o || a->o.type != ATTN_TYPE_NONE,
+             "o is missing, but grad_o is given, which needs it");
     return ATTN_OK;
 }
 
@@ -275,14 +304,8 @@ attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p,
     if ((st = attn_args_extent(p, args, extent)) != ATTN_OK ||
         (st = list_operands(p, &copy, extent, list, &n)) != ATTN_OK)
         return st;
-    if (p->pass == ATTN_PASS_BWD) {
-        const bool grad_o = args->grad_o.type != ATTN_TYPE_NONE;
-
-        RULE(grad_o || args->grad_lse.type != ATTN_TYPE_NONE,
-             "grad_o and grad_lse are missing, want at least one of them");
-        RULE(!grad_o || args->o.type != ATTN_TYPE_NONE,
-             "o is missing, but grad_o is given, which needs it");
-    }
+    if (p->pass == ATTN_PASS_BWD && (st = check_given(p, args)) != ATTN_OK)
+        return st;
     for (int i = 0; i < n; i++)
         if ((st = check_operand(ctx, p, &list[i], buffers)) != ATTN_OK)
             return st;

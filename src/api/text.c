@@ -17,33 +17,81 @@ static attn_status finish(const attn_text *text, size_t *len)
     return ATTN_OK;
 }
 
+static attn_status check_text(const char *text, size_t cap)
+{
+    return cap && !text ? attn_fail(ATTN_ERR_INVALID, "text is NULL with cap = %zu", cap)
+                        : ATTN_OK;
+}
+
+static attn_status problem_text(const attn_problem *problem, char *text, size_t cap,
+                                size_t *len)
+{
+    attn_text out = attn_text_in(text, cap);
+
+    attn_problem_text(problem, &out);
+    return finish(&out, len);
+}
+
 attn_status attn_softmax_text(const attn_softmax_desc *desc, char *text, size_t cap,
                               size_t *len)
 {
-    attn_text out;
     attn_softmax_desc d;
     attn_problem problem;
     attn_status st;
 
-    if (cap && !text)
-        return attn_fail(ATTN_ERR_INVALID, "text is NULL with cap = %zu", cap);
-    if ((st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
+    if ((st = check_text(text, cap)) != ATTN_OK ||
+        (st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
         return st;
     attn_problem_from_softmax(&problem, &d);
-    out = attn_text_in(text, cap);
-    attn_problem_text(&problem, &out);
-    return finish(&out, len);
+    return problem_text(&problem, text, cap, len);
+}
+
+attn_status attn_linear_text(const attn_linear_desc *desc, char *text, size_t cap,
+                             size_t *len)
+{
+    attn_linear_desc d;
+    attn_problem problem;
+    attn_status st;
+
+    if ((st = check_text(text, cap)) != ATTN_OK ||
+        (st = attn_linear_desc_read(&d, desc)) != ATTN_OK)
+        return st;
+    attn_problem_from_linear(&problem, &d);
+    return problem_text(&problem, text, cap, len);
+}
+
+/* Reads a problem, which must be of that operation. */
+static attn_status parse_of(attn_op op, const char *text, const void *desc,
+                            attn_problem *problem)
+{
+    attn_status st;
+
+    if (!text || !desc)
+        return attn_fail(ATTN_ERR_INVALID, "%s is NULL", text ? "desc" : "text");
+    if ((st = attn_problem_parse(problem, text)) == ATTN_OK && problem->op != op)
+        st = attn_fail(ATTN_ERR_INVALID,
+                       "problem text, position 0: \"%.40s\", want one of %s attention",
+                       text, op == ATTN_OP_LINEAR ? "linear" : "softmax");
+    return st;
 }
 
 attn_status attn_softmax_parse(const char *text, attn_softmax_desc *desc)
 {
     attn_problem problem;
-    attn_status st;
+    const attn_status st = parse_of(ATTN_OP_SOFTMAX, text, desc, &problem);
 
-    if (!text || !desc)
-        return attn_fail(ATTN_ERR_INVALID, "%s is NULL", text ? "desc" : "text");
-    if ((st = attn_problem_parse(&problem, text)) == ATTN_OK)
+    if (st == ATTN_OK)
         attn_problem_to_softmax(&problem, desc);
+    return st;
+}
+
+attn_status attn_linear_parse(const char *text, attn_linear_desc *desc)
+{
+    attn_problem problem;
+    const attn_status st = parse_of(ATTN_OP_LINEAR, text, desc, &problem);
+
+    if (st == ATTN_OK)
+        attn_problem_to_linear(&problem, desc);
     return st;
 }
 
@@ -124,6 +172,31 @@ attn_status attn_plan_parse(attn_ctx *ctx, const char *text, attn_plan **out)
     return attn_plan_problem(ctx, &problem, NULL, out);
 }
 
+static attn_status explain(attn_ctx *ctx, const attn_problem *problem,
+                           const attn_options *options, char *text, size_t cap, size_t *len)
+{
+    attn_error_text before;
+    attn_text out = attn_text_in(text, cap);
+    attn_status st;
+
+    attn_error_save(&before);
+    pthread_mutex_lock(&ctx->lock);
+    st = attn_explain(problem, &ctx->target, options, &out);
+    pthread_mutex_unlock(&ctx->lock);
+    if (st != ATTN_OK)
+        return st;
+    attn_error_restore(&before); /* "no variant takes it" is an answer here */
+    return finish(&out, len);
+}
+
+static attn_status check_explain(const attn_ctx *ctx, const attn_options *options,
+                                 attn_options *o, const char *text, size_t cap)
+{
+    if (!ctx || (cap && !text))
+        return attn_fail(ATTN_ERR_INVALID, "%s is NULL", ctx ? "text" : "ctx");
+    return attn_options_read(o, options);
+}
+
 attn_status attn_softmax_explain(attn_ctx *ctx, const attn_softmax_desc *desc,
                                  const attn_options *options, char *text, size_t cap,
                                  size_t *len)
@@ -131,23 +204,27 @@ attn_status attn_softmax_explain(attn_ctx *ctx, const attn_softmax_desc *desc,
     attn_options o;
     attn_softmax_desc d;
     attn_problem problem;
-    attn_error_text before;
-    attn_text out;
     attn_status st;
 
-    attn_error_save(&before);
-    if (!ctx || (cap && !text))
-        return attn_fail(ATTN_ERR_INVALID, "%s is NULL", ctx ? "text" : "ctx");
-    if ((st = attn_options_read(&o, options)) != ATTN_OK ||
+    if ((st = check_explain(ctx, options, &o, text, cap)) != ATTN_OK ||
         (st = attn_softmax_desc_read(&d, desc)) != ATTN_OK)
         return st;
     attn_problem_from_softmax(&problem, &d);
-    out = attn_text_in(text, cap);
-    pthread_mutex_lock(&ctx->lock);
-    st = attn_explain(&problem, &ctx->target, &o, &out);
-    pthread_mutex_unlock(&ctx->lock);
-    if (st != ATTN_OK)
+    return explain(ctx, &problem, &o, text, cap, len);
+}
+
+attn_status attn_linear_explain(attn_ctx *ctx, const attn_linear_desc *desc,
+                                const attn_options *options, char *text, size_t cap,
+                                size_t *len)
+{
+    attn_options o;
+    attn_linear_desc d;
+    attn_problem problem;
+    attn_status st;
+
+    if ((st = check_explain(ctx, options, &o, text, cap)) != ATTN_OK ||
+        (st = attn_linear_desc_read(&d, desc)) != ATTN_OK)
         return st;
-    attn_error_restore(&before); /* "no variant takes it" is an answer here */
-    return finish(&out, len);
+    attn_problem_from_linear(&problem, &d);
+    return explain(ctx, &problem, &o, text, cap, len);
 }

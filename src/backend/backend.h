@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include <attn/device.h>
+#include <attn/linear.h>
 #include <attn/merge.h>
 #include <attn/plan.h>
 #include <attn/tensor.h>
@@ -43,6 +44,10 @@ typedef struct attn_call {
     int64_t left, right;      /* key j visible to query i when i + offset - left */
     float scale;              /*   <= j <= i + offset + right; or UNBOUNDED    */
     float softcap;
+    attn_phi phi;             /* linear attention, as all below                */
+    attn_rule rule;
+    bool causal, normalize;
+    float eps;
 } attn_call;
 
 /* Where and after what to enqueue. All zero: the device's own queue. */

@@ -30,7 +30,7 @@ static inline int64_t attn_host_key_at(const attn_host_softmax *s, const attn_te
                                                       j / s->page_size * table->stride[1]];
         int64_t there = attn_min(attn_max(page, 0), s->pages - 1);
 
-        attn_host_report(s, page != there ? ATTN_CLAMPED_BLOCK_TABLE : 0);
+        attn_host_report(&s->t, page != there ? ATTN_CLAMPED_BLOCK_TABLE : 0);
         return t->offset + there * t->stride[0] + kvh * t->stride[1] +
                j % s->page_size * t->stride[2];
     }

@@ -6,6 +6,7 @@
 #define ATTN_HOST_RANGE_H
 
 #include "core/size.h"
+#include "host/entry.h"
 #include "host/softmax.h"
 
 /* Keys [first, end); first == end: none. */
@@ -20,28 +21,6 @@ typedef struct attn_sequence {
     int64_t position;         /* of query 0                             */
 } attn_sequence;
 
-static inline void attn_host_report(const attn_host_softmax *s, int bits)
-{
-    if (bits && s->t.status.type != ATTN_TYPE_NONE)
-        __atomic_fetch_or((int32_t *)s->t.status.data + s->t.status.offset, bits,
-                          __ATOMIC_RELAXED);
-}
-
-/* Entry b of a vector over the batch. */
-static inline int64_t attn_host_entry(const attn_tensor *t, int64_t b)
-{
-    return ((const int32_t *)t->data)[t->offset + b * t->stride[0]];
-}
-
-static inline int64_t attn_host_length(const attn_host_softmax *s, int64_t n, int64_t most,
-                                       int bit)
-{
-    int64_t clamped = attn_min(attn_max(n, 0), most);
-
-    attn_host_report(s, n != clamped ? bit : 0);
-    return clamped;
-}
-
 /* Tokens cu[b] .. cu[b + 1] - 1 of `tokens`, `most` of them at most. */
 static inline int64_t attn_host_packed(const attn_host_softmax *s, const attn_tensor *cu,
                                        int64_t b, int64_t tokens, int64_t most, int bit,
@@ -51,7 +30,7 @@ static inline int64_t attn_host_packed(const attn_host_softmax *s, const attn_te
 
     *first = attn_min(attn_max(begin, 0), tokens);
     n = attn_min(attn_min(attn_max(end, *first), tokens) - *first, most);
-    attn_host_report(s, begin != *first || end != *first + n ? bit : 0);
+    attn_host_report(&s->t, begin != *first || end != *first + n ? bit : 0);
     return n;
 }
 
@@ -67,13 +46,13 @@ static inline attn_sequence attn_host_sequence(const attn_host_softmax *s, int64
         x.keys = attn_host_packed(s, &t->cu_k, b, s->tokens_k, s->len_kv,
                                   ATTN_CLAMPED_CU_K, &x.k_first);
     if (t->lens_q.type != ATTN_TYPE_NONE)
-        x.queries = attn_host_length(s, attn_host_entry(&t->lens_q, b), x.queries,
+        x.queries = attn_host_length(&s->t, attn_host_entry(&t->lens_q, b), x.queries,
                                      ATTN_CLAMPED_LENS_Q);
     if (t->lens_kv.type != ATTN_TYPE_NONE)
-        x.keys = attn_host_length(s, attn_host_entry(&t->lens_kv, b), x.keys,
+        x.keys = attn_host_length(&s->t, attn_host_entry(&t->lens_kv, b), x.keys,
                                   ATTN_CLAMPED_LENS_KV);
     if (t->block_table.type != ATTN_TYPE_NONE && !s->pages)
-        x.keys = attn_host_length(s, x.keys, 0, ATTN_CLAMPED_BLOCK_TABLE);
+        x.keys = attn_host_length(&s->t, x.keys, 0, ATTN_CLAMPED_BLOCK_TABLE);
     if (s->align_br)
         x.position = x.keys - x.queries;
     if (t->offsets.type != ATTN_TYPE_NONE)

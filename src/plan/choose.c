@@ -31,7 +31,7 @@ static attn_caps caps_for(const attn_target *target, int index)
 
 bool attn_variant_computes(const attn_problem *p, const attn_target *target, int index)
 {
-    return target->variants[index]->pass == p->pass;
+    return target->variants[index]->op == p->op && target->variants[index]->pass == p->pass;
 }
 
 const char *attn_refusal(const attn_problem *p, const attn_target *target, int index)
@@ -41,7 +41,10 @@ const char *attn_refusal(const attn_problem *p, const attn_target *target, int i
     const char *const denial = target->verdict[index].denial;
     const char *reason;
 
-    if (!attn_variant_computes(p, target, index))
+    if (v->op != p->op)
+        return p->op == ATTN_OP_LINEAR ? "computes softmax attention"
+                                       : "computes linear attention";
+    if (v->pass != p->pass)
         return p->pass == ATTN_PASS_BWD ? "computes no gradients"
                                         : "computes gradients and nothing else";
     if (p->features & ~v->features)
@@ -66,7 +69,7 @@ static const char *unwilling(const attn_variant *v, const attn_options *options)
     return options && options->splits > 1 && !v->splits ? "does not split the keys" : NULL;
 }
 
-/* Whether a back end has variants for the problem's pass at all. */
+/* Whether a back end has variants for the problem's operation and pass at all. */
 static bool has_any(const attn_problem *p, const attn_target *target)
 {
     for (int i = 0; target->variants[i]; i++)
@@ -85,7 +88,10 @@ static attn_status unsupported(const attn_problem *p, const attn_target *target,
 
     attn_problem_text(p, &name);
     if (!has_any(p, target))
-        attn_text_add(&text, "; none of them computes gradients yet, \"host\" does");
+        attn_text_add(&text, "; none of them computes %s yet, \"host\" does",
+                      p->op == ATTN_OP_SOFTMAX   ? "gradients"
+                      : p->pass == ATTN_PASS_BWD ? "gradients of linear attention"
+                                                 : "linear attention");
     for (int i = 0; target->variants[i]; i++)
         if (attn_variant_computes(p, target, i) &&
             (!only || !strcmp(only, target->variants[i]->name))) {

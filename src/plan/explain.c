@@ -6,21 +6,61 @@
 #include "core/status.h"
 #include "plan/plan.h"
 
+/* Floating-point operations, and bytes of all tensors once. */
+typedef struct work {
+    const char *over;
+    double flops, bytes;
+} work;
+
 /* Backward, five products of matrices stand for the forward's two, three of them with D
  * and two with Dv; and beside Q, K, V and O go dO, dQ, dK and dV. */
-static void explain_work(const attn_problem *p, const attn_target *target, attn_text *text)
+static work softmax_work(const attn_problem *p)
 {
-    const attn_caps *c = &target->caps;
     const bool backward = p->pass == ATTN_PASS_BWD;
     const double heads = (double)p->b * (double)p->hq;
     const double pairs = heads * attn_problem_visible(p);
     const double d = (double)p->d, dv = (double)p->dv;
-    const double flops = 2.0 * pairs * (backward ? 3 * d + 2 * dv : d + dv);
     const double elem = (double)attn_type_bytes(p->type);
-    const double bytes = (backward ? 2 : 1) * elem *
-                             (heads * (double)p->lq * (d + dv) +
-                              (double)p->b * (double)p->hkv * (double)p->lk * (d + dv)) +
-                         (p->features & ATTN_FEAT_LSE ? 4.0 * heads * (double)p->lq : 0);
+
+    return (work){
+        .over = "visible scores",
+        .flops = 2.0 * pairs * (backward ? 3 * d + 2 * dv : d + dv),
+        .bytes = (backward ? 2 : 1) * elem *
+                     (heads * (double)p->lq * (d + dv) +
+                      (double)p->b * (double)p->hkv * (double)p->lk * (d + dv)) +
+                 (p->features & ATTN_FEAT_LSE ? 4.0 * heads * (double)p->lq : 0),
+    };
+}
+
+/* The recurrence: each key adds to the state, each query reads it. Backward, S is built
+ * again, R besides, and each is read: of the state once for dQ, twice for dK and dV; and
+ * beside Q, K and V go dO, dQ, dK and dV. */
+static work linear_work(const attn_problem *p)
+{
+    const bool backward = p->pass == ATTN_PASS_BWD;
+    const double queries = (double)p->b * (double)p->hq * (double)p->lq;
+    const double keys = (double)p->b * (double)p->hkv * (double)p->lk;
+    const double d = (double)p->d, dv = (double)p->dv;
+    const double states = (double)p->b * (double)p->hkv * d * dv * 4;
+    const int n_states = ((p->features & ATTN_FEAT_STATE_IN) != 0) +
+                         ((p->features & ATTN_FEAT_STATE_OUT) != 0) +
+                         ((p->grad & ATTN_GRAD_STATE) != 0);
+    const double elem = (double)attn_type_bytes(p->type);
+
+    return (work){
+        .over = "the state",
+        .flops = 2.0 * d * dv * (backward ? 2 * queries + 3 * keys : queries + keys),
+        .bytes = elem * (backward ? queries * (2 * d + dv) + 2 * keys * (d + dv)
+                                  : queries * (d + dv) + keys * (d + dv)) +
+                 n_states * states,
+    };
+}
+
+static void explain_work(const attn_problem *p, const attn_target *target, attn_text *text)
+{
+    const attn_caps *c = &target->caps;
+    const work w = p->op == ATTN_OP_LINEAR ? linear_work(p) : softmax_work(p);
+    const double flops = w.flops, bytes = w.bytes;
     /* a multiply-add counts two; two vector units a core on processors, one f32
      * unit of 128 lanes a compute unit on other devices */
     const bool gpu = c->kind == ATTN_DEVICE_GPU || c->kind == ATTN_DEVICE_OTHER;
@@ -28,9 +68,9 @@ static void explain_work(const attn_problem *p, const attn_target *target, attn_
     const double peak = (double)c->compute_units * lanes * 2 * (double)c->clock_mhz * 1e6;
 
     attn_text_add(text,
-                  "work       %.4g GFLOP over visible scores, %.4g MB of tensors once, "
+                  "work       %.4g GFLOP over %s, %.4g MB of tensors once, "
                   "%.3g FLOP/byte\n",
-                  flops / 1e9, bytes / 1e6, bytes > 0 ? flops / bytes : 0);
+                  flops / 1e9, w.over, bytes / 1e6, bytes > 0 ? flops / bytes : 0);
     if (peak > 0)
         attn_text_add(text,
                       "roofline   compute: at least %.4g ms at about %.4g GFLOP/s "
@@ -72,25 +112,49 @@ static int64_t fast_bytes_of(const attn_choice *choice)
     return most;
 }
 
+/* Groups of a step of linear attention: of columns of each state. */
+static void explain_linear_step(const attn_problem *p, const attn_target *target,
+                                const attn_step *s, int i, attn_text *text)
+{
+    const int64_t units = attn_max(target->caps.compute_units, 1);
+    const double groups =
+        (double)(p->b * p->hkv) * (double)attn_ceil_div(p->dv, s->columns);
+
+    attn_text_add(text,
+                  "step %d     %s: chunks of %lld tokens x %lld columns of the state, "
+                  "%.0f groups of %lld, %.2f waves over %lld units\n",
+                  i + 1, s->kernel, (long long)s->tile_q, (long long)s->columns, groups,
+                  (long long)s->block, groups / (double)units, (long long)units);
+}
+
+static void explain_step(const attn_problem *p, const attn_target *target,
+                         const attn_step *s, int i, attn_text *text)
+{
+    const int64_t units = attn_max(target->caps.compute_units, 1);
+    double groups;
+
+    if (p->op == ATTN_OP_LINEAR) {
+        explain_linear_step(p, target, s, i, text);
+        return;
+    }
+    groups = groups_of(p, s);
+    attn_text_add(text,
+                  "step %d     %s: tiles of %lld %s x %lld keys, %.0f groups of "
+                  "%lld, %.2f waves over %lld units\n",
+                  i + 1, s->kernel, (long long)s->tile_q,
+                  s->grouped ? "rows (query, head of a group)" : "queries",
+                  (long long)s->tile_k, groups, (long long)s->block, groups / (double)units,
+                  (long long)units);
+}
+
 static void explain_choice(const attn_problem *p, const attn_target *target,
                            const attn_choice *choice, attn_text *text)
 {
     attn_text_add(text, "plan       ");
     attn_choice_text(choice, target, text);
     attn_text_add(text, "\n           %s\n", choice->variant->about);
-    for (int i = 0; i < choice->n_steps; i++) {
-        const attn_step *s = &choice->step[i];
-        const int64_t units = attn_max(target->caps.compute_units, 1);
-        const double groups = groups_of(p, s);
-
-        attn_text_add(text,
-                      "step %d     %s: tiles of %lld %s x %lld keys, %.0f groups of "
-                      "%lld, %.2f waves over %lld units\n",
-                      i + 1, s->kernel, (long long)s->tile_q,
-                      s->grouped ? "rows (query, head of a group)" : "queries",
-                      (long long)s->tile_k, groups, (long long)s->block,
-                      groups / (double)units, (long long)units);
-    }
+    for (int i = 0; i < choice->n_steps; i++)
+        explain_step(p, target, &choice->step[i], i, text);
     if (choice->tile_reason)
         attn_text_add(text, "tile       %s\n", choice->tile_reason);
     for (int i = 0; i < choice->n_budget; i++)
@@ -102,7 +166,7 @@ static void explain_choice(const attn_problem *p, const attn_target *target,
     if (choice->splits)
         attn_text_add(text, "splits     %lld pieces of up to %lld keys\n",
                       (long long)choice->splits, (long long)choice->step[0].piece);
-    else
+    else if (p->op == ATTN_OP_SOFTMAX)
         attn_text_add(text, "splits     keys are not split\n");
     if (choice->step[0].round_heads || choice->step[0].round_queries)
         attn_text_add(text, "rounds     of %lld heads of all batches and %lld queries\n",

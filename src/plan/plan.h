@@ -19,7 +19,7 @@ typedef struct attn_budget {
     int64_t bytes;
 } attn_budget;
 
-enum { ATTN_MAX_BUDGET = 8, ATTN_MAX_VARIANTS = 16 };
+enum { ATTN_MAX_BUDGET = 8, ATTN_MAX_VARIANTS = 32 };
 
 typedef struct attn_variant attn_variant;
 
@@ -42,7 +42,8 @@ typedef struct attn_choice {
 struct attn_variant {
     const char *name;            /* softmax_fwd_tile                          */
     const char *about;           /* one line for people                       */
-    attn_pass pass;              /* of which it computes problems, and no others */
+    attn_op op;                  /* of which, and of which pass, it computes       */
+    attn_pass pass;              /* problems, and no others                        */
     uint32_t features;           /* ATTN_FEAT_ bits that it takes             */
     uint32_t traits;             /* ATTN_TRAIT_ bits                          */
     bool splits;                 /* it splits the keys, in as many as asked for */
@@ -80,8 +81,8 @@ typedef struct attn_target {
  * no such back end. */
 const attn_variant *const *attn_variants_for(const char *backend, const attn_caps *caps);
 
-/* Whether variant `index` is one for the problem's pass. Those for others are passed over
- * in silence: they are no answer to it. */
+/* Whether variant `index` is one for the problem's operation and pass. Those for others are
+ * passed over in silence: they are no answer to it. */
 bool attn_variant_computes(const attn_problem *p, const attn_target *target, int index);
 
 /* NULL if variant `index` takes the problem, otherwise why not; its verdict's denial only

@@ -26,60 +26,6 @@ enum {
 };
 
 static const int64_t MOST = INT32_MAX;
-static const int64_t MOST_ELEMENTS = (int64_t)1 << 62;
-
-static bool product_fits(int64_t a, int64_t b, int64_t c, int64_t d)
-{
-    int64_t n;
-    return attn_mul(a, b, &n) && attn_mul(n, c, &n) && attn_mul(n, d, &n) &&
-           n <= MOST_ELEMENTS;
-}
-
-static attn_status check_sizes(const attn_softmax_desc *d)
-{
-    const int64_t dim_v = d->dim_v ? d->dim_v : d->dim_qk;
-
-    RULE(d->type == ATTN_F32 || d->type == ATTN_F16 || d->type == ATTN_BF16,
-         "type = %d, want ATTN_F32, ATTN_F16 or ATTN_BF16", (int)d->type);
-    RULE(d->batch >= 0 && d->batch <= MOST, "batch = %lld, want 0 .. 2^31 - 1",
-         (long long)d->batch);
-    RULE(d->heads_q >= 0 && d->heads_q <= MOST, "heads_q = %lld, want 0 .. 2^31 - 1",
-         (long long)d->heads_q);
-    RULE(d->heads_kv >= 0 && d->heads_kv <= MOST, "heads_kv = %lld, want 0 .. 2^31 - 1",
-         (long long)d->heads_kv);
-    RULE((d->heads_q == 0) == (d->heads_kv == 0),
-         "heads_kv = %lld with heads_q = %lld, want both 0 or neither",
-         (long long)d->heads_kv, (long long)d->heads_q);
-    RULE(d->heads_kv == 0 || d->heads_q % d->heads_kv == 0,
-         "heads_q = %lld, want a multiple of heads_kv = %lld", (long long)d->heads_q,
-         (long long)d->heads_kv);
-    RULE(d->len_q >= 0 && d->len_q <= MOST, "len_q = %lld, want 0 .. 2^31 - 1",
-         (long long)d->len_q);
-    RULE(d->len_kv >= 0 && d->len_kv <= MOST, "len_kv = %lld, want 0 .. 2^31 - 1",
-         (long long)d->len_kv);
-    RULE(d->dim_qk >= 1 && d->dim_qk <= MOST, "dim_qk = %lld, want 1 .. 2^31 - 1",
-         (long long)d->dim_qk);
-    RULE(d->dim_v >= 0 && d->dim_v <= MOST,
-         "dim_v = %lld, want 1 .. 2^31 - 1, or 0 for dim_qk", (long long)d->dim_v);
-    RULE(product_fits(d->batch, d->heads_q, d->len_q, attn_max(d->dim_qk, dim_v)),
-         "batch * heads_q * len_q * max(dim_qk, dim_v) = %lld * %lld * %lld * %lld, "
-         "want <= 2^62",
-         (long long)d->batch, (long long)d->heads_q, (long long)d->len_q,
-         (long long)attn_max(d->dim_qk, dim_v));
-    RULE(product_fits(d->batch, d->heads_kv, d->len_kv, attn_max(d->dim_qk, dim_v)),
-         "batch * heads_kv * len_kv * max(dim_qk, dim_v) = %lld * %lld * %lld * %lld, "
-         "want <= 2^62",
-         (long long)d->batch, (long long)d->heads_kv, (long long)d->len_kv,
-         (long long)attn_max(d->dim_qk, dim_v));
-    return ATTN_OK;
-}
-
-static attn_status check_layout(const char *name, attn_layout layout)
-{
-    RULE((int)layout >= ATTN_LAYOUT_16 && layout <= ATTN_LAYOUT_ANY,
-         "layout_%s = %d, want an ATTN_LAYOUT_ value", name, (int)layout);
-    return ATTN_OK;
-}
 
 static attn_status check_position(const attn_softmax_desc *d)
 {
@@ -113,21 +59,12 @@ static attn_status check_position(const attn_softmax_desc *d)
 
 static attn_status check_layouts(const attn_softmax_desc *d)
 {
-    const struct {
-        const char *name;
-        attn_layout layout;
-    } all[ATTN_TENSOR_ALL] = {
-        { "q", d->layout_q },           { "k", d->layout_k },
-        { "v", d->layout_v },           { "o", d->layout_o },
-        { "grad_o", d->layout_grad_o }, { "grad_q", d->layout_grad_q },
-        { "grad_k", d->layout_grad_k }, { "grad_v", d->layout_grad_v },
-    };
-    const int n = d->use & ATTN_USE_GRAD ? ATTN_TENSOR_ALL : ATTN_TENSOR_COUNT;
-    attn_status st = ATTN_OK;
+    const attn_layout all[ATTN_TENSOR_ALL] = { d->layout_q,      d->layout_k,
+                                               d->layout_v,      d->layout_o,
+                                               d->layout_grad_o, d->layout_grad_q,
+                                               d->layout_grad_k, d->layout_grad_v };
 
-    for (int t = 0; t < n && st == ATTN_OK; t++)
-        st = check_layout(all[t].name, all[t].layout);
-    return st;
+    return attn_layouts_check(all, d->use & ATTN_USE_GRAD);
 }
 
 static attn_status check_grad(const attn_softmax_desc *d)
@@ -171,6 +108,7 @@ static attn_status check_optional(const attn_softmax_desc *d)
 
 attn_status attn_softmax_desc_read(attn_softmax_desc *desc, const attn_softmax_desc *from)
 {
+    attn_sizes sizes;
     attn_status st;
 
     RULE(from, "desc is NULL");
@@ -179,7 +117,9 @@ attn_status attn_softmax_desc_read(attn_softmax_desc *desc, const attn_softmax_d
          "size = %zu, want sizeof(attn_softmax_desc) = %zu", from->size, sizeof *desc);
     RULE(!(desc->use & ~(uint32_t)KNOWN_USE), "use = 0x%x has bits that mean nothing: 0x%x",
          (unsigned)desc->use, (unsigned)(desc->use & ~(uint32_t)KNOWN_USE));
-    if ((st = check_sizes(desc)) != ATTN_OK)
+    sizes = (attn_sizes){ desc->type,  desc->batch,  desc->heads_q, desc->heads_kv,
+                          desc->len_q, desc->len_kv, desc->dim_qk,  desc->dim_v };
+    if ((st = attn_sizes_check(&sizes)) != ATTN_OK)
         return st;
     return check_optional(desc);
 }
@@ -188,11 +128,6 @@ attn_status attn_softmax_check(const attn_softmax_desc *desc)
 {
     attn_softmax_desc copy;
     return attn_softmax_desc_read(&copy, desc);
-}
-
-static attn_layout canonical_layout(attn_layout layout, attn_type type)
-{
-    return layout == ATTN_LAYOUT_ELEMENT && type == ATTN_F32 ? ATTN_LAYOUT_4 : layout;
 }
 
 static void read_position(attn_problem *p, const attn_softmax_desc *d)
@@ -233,37 +168,6 @@ static const struct {
     { ATTN_FEAT_SOFTCAP, ATTN_USE_SOFTCAP },
 };
 
-const char *attn_use_name(uint32_t feature)
-{
-    static const struct {
-        uint32_t feature;
-        const char *name;
-    } names[] = {
-#define NAME(name) { ATTN_FEAT_##name, "ATTN_USE_" #name }
-        NAME(LSE),      NAME(BIAS),     NAME(MASK),    NAME(ALIBI),
-        NAME(SINKS),    NAME(LENS_Q),   NAME(LENS_KV), NAME(OFFSETS),
-        NAME(PACKED_Q), NAME(PACKED_K), NAME(PAGES),
-#undef NAME
-    };
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (names[i].feature == feature)
-            return names[i].name;
-    return "?";
-}
-
-const char *attn_grad_name(uint32_t grad)
-{
-    switch (grad) {
-    case ATTN_GRAD_Q: return "ATTN_GRAD_Q";
-    case ATTN_GRAD_K: return "ATTN_GRAD_K";
-    case ATTN_GRAD_V: return "ATTN_GRAD_V";
-    case ATTN_GRAD_BIAS: return "ATTN_GRAD_BIAS";
-    case ATTN_GRAD_SINKS: return "ATTN_GRAD_SINKS";
-    default: return "?";
-    }
-}
-
 void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *d)
 {
     const attn_layout layout[ATTN_TENSOR_ALL] = { d->layout_q,      d->layout_k,
@@ -303,7 +207,7 @@ void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *d)
             p->features |= same[i].feature;
     if (d->use & ATTN_USE_LAYOUT)
         for (int t = 0; t < attn_problem_layouts(p); t++)
-            p->layout[t] = canonical_layout(layout[t], p->type);
+            p->layout[t] = attn_layout_canonical(layout[t], p->type);
 }
 
 void attn_problem_to_softmax(const attn_problem *p, attn_softmax_desc *d)

@@ -1,31 +1,32 @@
 /* SPDX-License-Identifier: MIT */
-/* problem/text.c: a problem as one line of text, both ways (attn/text.h). */
+/* problem/text.c: problems as text, printed and read by the table of their operation. */
+#include "problem/text.h"
+
 #include <ctype.h>
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
-#include "problem/problem.h"
 
-static const struct {
-    const char *word;
-    attn_layout layout;
-} layouts[] = {
-    { "16", ATTN_LAYOUT_16 }, { "8", ATTN_LAYOUT_8 },     { "4", ATTN_LAYOUT_4 },
-    { "2", ATTN_LAYOUT_2 },   { "any", ATTN_LAYOUT_ANY },
+const attn_text_word attn_text_types[] = {
+    { "f32", ATTN_F32 },
+    { "f16", ATTN_F16 },
+    { "bf16", ATTN_BF16 },
+    { NULL, 0 },
 };
 
-const char *attn_feature_word(uint32_t bit)
-{
-#define X(name, word)            \
-    if (bit == ATTN_FEAT_##name) \
-        return word;
-    ATTN_FEATURE_LIST(X)
-#undef X
-    return "?";
-}
+static const attn_text_word layouts[] = {
+    { "16", ATTN_LAYOUT_16 }, { "8", ATTN_LAYOUT_8 },     { "4", ATTN_LAYOUT_4 },
+    { "2", ATTN_LAYOUT_2 },   { "any", ATTN_LAYOUT_ANY }, { NULL, 0 },
+};
+
+static const attn_text_op *const ops[] = {
+    [ATTN_OP_SOFTMAX] = &attn_text_softmax,
+    [ATTN_OP_LINEAR] = &attn_text_linear,
+};
+
+enum { N_OPS = sizeof ops / sizeof ops[0] };
 
 int64_t attn_layout_bytes(attn_layout layout, attn_type type)
 {
@@ -41,9 +42,9 @@ int64_t attn_layout_bytes(attn_layout layout, attn_type type)
 
 static const char *layout_word(attn_layout layout)
 {
-    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
-        if (layouts[i].layout == layout)
-            return layouts[i].word;
+    for (const attn_text_word *w = layouts; w->word; w++)
+        if (w->value == (int)layout)
+            return w->word;
     return "?";
 }
 
@@ -62,76 +63,43 @@ static void layout_text(const attn_problem *p, attn_text *text)
         attn_text_add(text, ":%s", layout_word(l[t]));
 }
 
-static const struct {
-    const char *word;
-    uint32_t bit;
-} grads[] = {
-    { "q", ATTN_GRAD_Q },       { "k", ATTN_GRAD_K },         { "v", ATTN_GRAD_V },
-    { "bias", ATTN_GRAD_BIAS }, { "sinks", ATTN_GRAD_SINKS },
-};
-
-enum { N_GRADS = sizeof grads / sizeof grads[0] };
-
 static void grad_text(const attn_problem *p, attn_text *text)
 {
     const char *before = ",grad=";
 
-    for (int i = 0; i < N_GRADS; i++)
-        if (p->grad & grads[i].bit) {
-            attn_text_add(text, "%s%s", before, grads[i].word);
+    for (const attn_text_word *w = ops[p->op]->grads; w->word; w++)
+        if (p->grad & (uint32_t)w->value) {
+            attn_text_add(text, "%s%s", before, w->word);
             before = "+";
         }
 }
 
-enum { PACKED = ATTN_FEAT_PACKED_Q | ATTN_FEAT_PACKED_K };
+void attn_text_flags(const attn_problem *p, const attn_text_flag *flags, size_t n,
+                     attn_text *text)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((p->features & flags[i].of) == flags[i].are)
+            attn_text_add(text, ",%s", flags[i].word);
+}
 
-/* Words without a value, in order: printed if of the features `of` just `are` set. */
-static const struct {
-    const char *word;
-    uint32_t of, are;
-} flags[] = {
-    { "mask", ATTN_FEAT_MASK, ATTN_FEAT_MASK },
-    { "alibi", ATTN_FEAT_ALIBI, ATTN_FEAT_ALIBI },
-    { "sinks", ATTN_FEAT_SINKS, ATTN_FEAT_SINKS },
-    { "qlens", ATTN_FEAT_LENS_Q, ATTN_FEAT_LENS_Q },
-    { "lens", ATTN_FEAT_LENS_KV, ATTN_FEAT_LENS_KV },
-    { "packed", PACKED, PACKED },
-    { "packed=q", PACKED, ATTN_FEAT_PACKED_Q },
-    { "packed=k", PACKED, ATTN_FEAT_PACKED_K },
-};
+void attn_text_float(attn_text *text, const char *name, float x)
+{
+    attn_text_add(text, ",%s=", name);
+    attn_text_number(text, x);
+}
 
 void attn_problem_text(const attn_problem *p, attn_text *text)
 {
-    attn_text_add(text, "softmax_%s:%s,b%lld,hq%lld,hkv%lld,lq%lld,lk%lld,d%lld",
-                  p->pass == ATTN_PASS_BWD ? "bwd" : "fwd", attn_type_name(p->type),
-                  (long long)p->b, (long long)p->hq, (long long)p->hkv, (long long)p->lq,
-                  (long long)p->lk, (long long)p->d);
+    attn_text_add(text, "%s_%s:%s,b%lld,hq%lld,hkv%lld,lq%lld,lk%lld,d%lld",
+                  ops[p->op]->name, p->pass == ATTN_PASS_BWD ? "bwd" : "fwd",
+                  attn_type_name(p->type), (long long)p->b, (long long)p->hq,
+                  (long long)p->hkv, (long long)p->lq, (long long)p->lk, (long long)p->d);
     if (p->dv != p->d)
         attn_text_add(text, ",dv%lld", (long long)p->dv);
-    if (p->features & ATTN_FEAT_CAUSAL)
-        attn_text_add(text, ",causal");
-    if (p->features & ATTN_FEAT_ALIGN_BR)
-        attn_text_add(text, ",align=br");
-    if (p->features & ATTN_FEAT_OFFSET)
-        attn_text_add(text, ",offset=%lld", (long long)p->offset);
-    if (p->features & ATTN_FEAT_OFFSETS)
-        attn_text_add(text, ",offsets");
-    if (p->features & ATTN_FEAT_WINDOW)
-        attn_text_add(text, ",window=%lld:%lld", (long long)p->window_left,
-                      (long long)p->window_right);
-    if (p->scale_given)
-        attn_text_add(text, ",scale="), attn_text_number(text, p->scale);
-    if (p->features & ATTN_FEAT_SOFTCAP)
-        attn_text_add(text, ",softcap="), attn_text_number(text, p->softcap);
-    if (p->features & ATTN_FEAT_BIAS)
-        attn_text_add(text, ",bias=%s", attn_type_name(p->type_bias));
-    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
-        if ((p->features & flags[i].of) == flags[i].are)
-            attn_text_add(text, ",%s", flags[i].word);
-    if (p->features & ATTN_FEAT_PAGES)
-        attn_text_add(text, ",pages=%lld", (long long)p->page_size);
-    if (p->features & ATTN_FEAT_LSE && p->pass == ATTN_PASS_FWD)
-        attn_text_add(text, ",lse");
+    if (p->op == ATTN_OP_LINEAR)
+        attn_text_linear_fields(p, text);
+    else
+        attn_text_softmax_fields(p, text);
     grad_text(p, text);
     layout_text(p, text);
     if (p->allow_tf32)
@@ -141,12 +109,28 @@ void attn_problem_text(const attn_problem *p, attn_text *text)
 /* Parsing: one field at a time, into a descriptor whose rules are checked last. */
 
 typedef struct reader {
-    const char *text, *at; /* the whole text; the field being read   */
-    const char *end;       /* of that field                          */
-    attn_softmax_desc desc;
-    bool backward; /* the text began with softmax_bwd       */
-    uint32_t seen; /* bit k: row k of `fields` was read      */
+    const char *text, *at; /* the whole text; the field being read       */
+    const char *end;       /* of that field                              */
+    attn_op op;
+    const attn_text_op *by;
+    union {
+        attn_softmax_desc softmax;
+        attn_linear_desc linear;
+    } desc;
+    bool backward; /* the text began with OP_bwd                 */
+    bool typed;    /* the type was read                          */
+    uint64_t seen; /* bit k: row k of the op's fields was read   */
 } reader;
+
+static void *field_at(reader *r, size_t at)
+{
+    return (char *)&r->desc + at;
+}
+
+static uint32_t *use_of(reader *r)
+{
+    return field_at(r, r->by->use);
+}
 
 static attn_status bad(const reader *r, const char *at, const char *want)
 {
@@ -167,43 +151,51 @@ static bool integer(const char *at, const char *end, int64_t *out)
     return !errno && stop == end;
 }
 
-static bool window(const char *at, const char *end, attn_softmax_desc *d)
+static bool pair(const char *at, const char *end, int64_t to[2])
 {
     const char *colon = memchr(at, ':', (size_t)(end - at));
-    return colon && integer(at, colon, &d->window_left) &&
-           integer(colon + 1, end, &d->window_right);
+    return colon && integer(at, colon, &to[0]) && integer(colon + 1, end, &to[1]);
 }
 
-static bool one_layout(const char *at, const char *end, attn_layout *out)
+/* The word that reaches up to `end`; NULL: none of them. */
+static const attn_text_word *find_word(const attn_text_word *words, const char *at,
+                                       const char *end)
 {
-    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
-        if (strlen(layouts[i].word) == (size_t)(end - at) &&
-            !memcmp(layouts[i].word, at, (size_t)(end - at))) {
-            *out = layouts[i].layout;
-            return true;
-        }
-    return false;
+    for (; words->word; words++)
+        if (strlen(words->word) == (size_t)(end - at) &&
+            !memcmp(words->word, at, (size_t)(end - at)))
+            return words;
+    return NULL;
+}
+
+/* Enums may be of any size that holds them; these are all int's. */
+static bool word(const attn_text_word *words, const char *at, const char *end, void *to)
+{
+    const attn_text_word *w = find_word(words, at, end);
+    _Static_assert(sizeof(attn_type) == sizeof(int) && sizeof(attn_layout) == sizeof(int) &&
+                       sizeof(attn_align) == sizeof(int) && sizeof(attn_phi) == sizeof(int),
+                   "fields of WORD are written as int");
+
+    if (w)
+        memcpy(to, &w->value, sizeof w->value);
+    return w;
 }
 
 /* One class for all, or one for each of the tensors that the pass has. */
-static bool layout(const char *at, const char *end, bool backward, attn_softmax_desc *d)
+static bool layout(reader *r, const char *at)
 {
-    attn_layout *to[ATTN_TENSOR_ALL] = { &d->layout_q,      &d->layout_k,
-                                         &d->layout_v,      &d->layout_o,
-                                         &d->layout_grad_o, &d->layout_grad_q,
-                                         &d->layout_grad_k, &d->layout_grad_v };
-    const int n = backward ? ATTN_TENSOR_ALL : ATTN_TENSOR_COUNT;
+    const size_t *to = r->by->layout;
+    const int n = r->backward ? ATTN_TENSOR_ALL : ATTN_TENSOR_COUNT;
 
-    if (!memchr(at, ':', (size_t)(end - at))) {
-        if (!one_layout(at, end, to[0]))
-            return false;
-        for (int t = 1; t < n; t++)
-            *to[t] = *to[0];
+    if (!memchr(at, ':', (size_t)(r->end - at))) {
+        for (int t = 0; t < n; t++)
+            if (!word(layouts, at, r->end, field_at(r, to[t])))
+                return false;
         return true;
     }
     for (int t = 0; t < n; t++) {
-        const char *stop = t == n - 1 ? end : memchr(at, ':', (size_t)(end - at));
-        if (!stop || !one_layout(at, stop, to[t]))
+        const char *stop = t == n - 1 ? r->end : memchr(at, ':', (size_t)(r->end - at));
+        if (!stop || !word(layouts, at, stop, field_at(r, to[t])))
             return false;
         at = stop + 1;
     }
@@ -211,194 +203,158 @@ static bool layout(const char *at, const char *end, bool backward, attn_softmax_
 }
 
 /* Words with "+" between, each once. */
-static bool gradients(const char *at, const char *end, uint32_t *grad)
+static bool gradients(reader *r, const char *at)
 {
-    for (const char *stop; at <= end; at = stop + 1) {
-        uint32_t bit = 0;
+    uint32_t *grad = field_at(r, r->by->grad);
 
-        stop = memchr(at, '+', (size_t)(end - at));
-        stop = stop ? stop : end;
-        for (int i = 0; i < N_GRADS; i++)
-            if (strlen(grads[i].word) == (size_t)(stop - at) &&
-                !memcmp(grads[i].word, at, (size_t)(stop - at)))
-                bit = grads[i].bit;
-        if (!bit || *grad & bit)
+    for (const char *stop; at <= r->end; at = stop + 1) {
+        const attn_text_word *w;
+
+        stop = memchr(at, '+', (size_t)(r->end - at));
+        stop = stop ? stop : r->end;
+        w = find_word(r->by->grads, at, stop);
+        if (!w || *grad & (uint32_t)w->value)
             return false;
-        *grad |= bit;
+        *grad |= (uint32_t)w->value;
     }
     return true;
 }
 
-static bool bias_type(const char *at, const char *end, attn_softmax_desc *d)
+/* Whether the field in the reader is that one: words with a value match their beginning,
+ * a dimension its letters and then a digit, the others as a whole. */
+static bool is_field(const reader *r, const attn_text_field *f)
 {
-    static const attn_type types[] = { ATTN_F32, ATTN_F16, ATTN_BF16 };
+    const size_t n = strlen(f->word), have = (size_t)(r->end - r->at);
 
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        const char *name = attn_type_name(types[i]);
-        if (strlen(name) == (size_t)(end - at) && !memcmp(name, at, (size_t)(end - at))) {
-            d->type_bias = types[i];
-            return true;
-        }
-    }
-    return false;
-}
-
-typedef enum kind {
-    TYPE,
-    DIM,
-    FLAG,
-    ALIGN,
-    INTEGER,
-    NUMBER,
-    WINDOW,
-    LAYOUT,
-    BIAS,
-    GRAD
-} kind;
-
-#define AT(field) offsetof(attn_softmax_desc, field)
-
-static const struct {
-    const char *word;
-    kind kind;
-    size_t field;     /* where the value goes                         */
-    uint32_t use;     /* the bit that the field sets                  */
-    bool wanted;      /* a problem without it is no problem           */
-    const char *want; /* for the message                              */
-} fields[] = {
-    { "f32", TYPE, ATTN_F32, 0, false, "f32" },
-    { "f16", TYPE, ATTN_F16, 0, false, "f16" },
-    { "bf16", TYPE, ATTN_BF16, 0, false, "bf16" },
-    { "b", DIM, AT(batch), 0, true, "b and an integer" },
-    { "hq", DIM, AT(heads_q), 0, true, "hq and an integer" },
-    { "hkv", DIM, AT(heads_kv), 0, true, "hkv and an integer" },
-    { "lq", DIM, AT(len_q), 0, true, "lq and an integer" },
-    { "lk", DIM, AT(len_kv), 0, true, "lk and an integer" },
-    { "d", DIM, AT(dim_qk), 0, true, "d and an integer" },
-    { "dv", DIM, AT(dim_v), 0, false, "dv and an integer, not 0" },
-    { "causal", FLAG, 0, ATTN_USE_CAUSAL, false, "causal" },
-    { "align=", ALIGN, AT(align), ATTN_USE_ALIGN, false, "align=br or align=tl" },
-    { "offset=", INTEGER, AT(offset), ATTN_USE_OFFSET, false, "offset=INTEGER" },
-    { "offsets", FLAG, 0, ATTN_USE_OFFSETS, false, "offsets" },
-    { "window=", WINDOW, 0, ATTN_USE_WINDOW, false, "window=LEFT:RIGHT" },
-    { "scale=", NUMBER, AT(scale), ATTN_USE_SCALE, false, "scale=NUMBER" },
-    { "softcap=", NUMBER, AT(softcap), ATTN_USE_SOFTCAP, false, "softcap=NUMBER" },
-    { "bias=", BIAS, 0, ATTN_USE_BIAS, false, "bias=f32, bias=f16 or bias=bf16" },
-    { "mask", FLAG, 0, ATTN_USE_MASK, false, "mask" },
-    { "alibi", FLAG, 0, ATTN_USE_ALIBI, false, "alibi" },
-    { "sinks", FLAG, 0, ATTN_USE_SINKS, false, "sinks" },
-    { "qlens", FLAG, 0, ATTN_USE_LENS_Q, false, "qlens" },
-    { "lens", FLAG, 0, ATTN_USE_LENS_KV, false, "lens" },
-    { "packed", FLAG, 0, ATTN_USE_PACKED_Q | ATTN_USE_PACKED_K, false, "packed" },
-    { "packed=q", FLAG, 0, ATTN_USE_PACKED_Q, false, "packed=q" },
-    { "packed=k", FLAG, 0, ATTN_USE_PACKED_K, false, "packed=k" },
-    { "pages=", INTEGER, AT(page_size), ATTN_USE_PAGES, false, "pages=INTEGER" },
-    { "lse", FLAG, 0, ATTN_USE_LSE, false, "lse" },
-    { "grad=", GRAD, 0, ATTN_USE_GRAD, false,
-      "grad= and q, k, v, bias, sinks with + between, each once" },
-    { "layout=", LAYOUT, 0, ATTN_USE_LAYOUT, false,
-      "layout=CLASS or a CLASS for each of q, k, v and o (of softmax_bwd eight: also the "
-      "gradients of o, q, k and v) with : between, of 16, 8, 4, 2 and any" },
-    { "allow=tf32", FLAG, 0, ATTN_USE_ALLOW_TF32, false, "allow=tf32" },
-};
-
-enum { N_FIELDS = sizeof fields / sizeof fields[0], N_TYPES = 3 };
-
-/* Whether the field in the reader is of row k: words with a value match their
- * beginning, a dimension its letters and then a digit, the others as a whole. */
-static bool is_field(const reader *r, int k)
-{
-    const size_t n = strlen(fields[k].word), have = (size_t)(r->end - r->at);
-
-    if (have < n || memcmp(r->at, fields[k].word, n))
+    if (have < n || memcmp(r->at, f->word, n))
         return false;
-    if (fields[k].kind == TYPE || fields[k].kind == FLAG)
+    if (f->kind == ATTN_TEXT_FLAG)
         return have == n;
-    if (fields[k].kind == DIM)
+    if (f->kind == ATTN_TEXT_DIM)
         return have > n && (isdigit((unsigned char)r->at[n]) || r->at[n] == '-');
     return true;
 }
 
-static bool read_value(reader *r, int k)
+static bool read_value(reader *r, const attn_text_field *f)
 {
-    const char *value = r->at + strlen(fields[k].word);
-    char *field = (char *)&r->desc + fields[k].field;
+    const char *value = r->at + strlen(f->word);
+    void *to = field_at(r, f->field);
 
-    r->desc.use |= fields[k].use;
-    switch (fields[k].kind) {
-    case TYPE: r->desc.type = (attn_type)fields[k].field; return true;
-    case FLAG: return true;
-    case DIM:
-        /* in a descriptor 0 means D, in a text the field is left out for that */
-        return integer(value, r->end, (int64_t *)(void *)field) &&
-               !(fields[k].field == AT(dim_v) && r->desc.dim_v == 0);
-    case INTEGER: return integer(value, r->end, (int64_t *)(void *)field);
-    case NUMBER: return attn_number_read(value, r->end, (float *)(void *)field);
-    case WINDOW: return window(value, r->end, &r->desc);
-    case LAYOUT: return layout(value, r->end, r->backward, &r->desc);
-    case GRAD: return r->backward && gradients(value, r->end, &r->desc.grad);
-    case BIAS: return bias_type(value, r->end, &r->desc);
-    case ALIGN:
-        r->desc.align = r->end - value == 2 && !memcmp(value, "br", 2)
-                            ? ATTN_ALIGN_BOTTOM_RIGHT
-                            : ATTN_ALIGN_TOP_LEFT;
-        return r->end - value == 2 && (!memcmp(value, "br", 2) || !memcmp(value, "tl", 2));
+    *use_of(r) |= f->use;
+    switch (f->kind) {
+    case ATTN_TEXT_FLAG: return true;
+    case ATTN_TEXT_DIM:
+        return integer(value, r->end, to) && !(f->not_zero && *(int64_t *)to == 0);
+    case ATTN_TEXT_INTEGER: return integer(value, r->end, to);
+    case ATTN_TEXT_NUMBER: return attn_number_read(value, r->end, to);
+    case ATTN_TEXT_PAIR: return pair(value, r->end, to);
+    case ATTN_TEXT_WORD: return word(f->words, value, r->end, to);
+    case ATTN_TEXT_LAYOUT: return layout(r, value);
+    case ATTN_TEXT_GRAD: return r->backward && gradients(r, value);
     }
     return false;
 }
 
 static attn_status read_field(reader *r)
 {
-    const uint32_t types = (1u << N_TYPES) - 1;
+    static const char once[] = "each field once";
 
-    for (int k = 0; k < N_FIELDS; k++) {
-        if (!is_field(r, k))
-            continue;
-        if (r->seen & (k < N_TYPES ? types : 1u << k) || r->desc.use & fields[k].use)
-            return bad(r, r->at, "each field once");
-        r->seen |= 1u << k;
-        return read_value(r, k) ? ATTN_OK : bad(r, r->at, fields[k].want);
+    if (find_word(attn_text_types, r->at, r->end)) {
+        if (r->typed)
+            return bad(r, r->at, once);
+        r->typed = true;
+        word(attn_text_types, r->at, r->end, field_at(r, r->by->type));
+        return ATTN_OK;
     }
-    return bad(r, r->at, "a field of a softmax problem");
+    for (int k = 0; k < r->by->n_fields; k++) {
+        const attn_text_field *f = &r->by->fields[k];
+
+        if (!is_field(r, f))
+            continue;
+        if (r->seen >> k & 1 || *use_of(r) & f->use)
+            return bad(r, r->at, once);
+        r->seen |= (uint64_t)1 << k;
+        return read_value(r, f) ? ATTN_OK : bad(r, r->at, f->want);
+    }
+    return attn_fail(ATTN_ERR_INVALID,
+                     "problem text, position %d: \"%.*s\", want a field of a %s problem",
+                     (int)(r->at - r->text),
+                     r->end - r->at > 40 ? 40 : (int)(r->end - r->at), r->at, r->by->name);
+}
+
+/* "softmax_fwd:" and the like; false: none of them. */
+static bool read_op(reader *r)
+{
+    for (int op = 0; op < N_OPS; op++) {
+        const size_t n = strlen(ops[op]->name);
+
+        if (strncmp(r->text, ops[op]->name, n))
+            continue;
+        r->op = (attn_op)op;
+        r->by = ops[op];
+        r->backward = !strncmp(r->text + n, "_bwd:", 5);
+        r->at = r->text + n + 5;
+        return r->backward || !strncmp(r->text + n, "_fwd:", 5);
+    }
+    return false;
 }
 
 static attn_status read_all(reader *r)
 {
-    static const char forward[] = "softmax_fwd:", backward[] = "softmax_bwd:";
     attn_status st;
 
-    r->backward = !strncmp(r->text, backward, sizeof backward - 1);
-    if (!r->backward && strncmp(r->text, forward, sizeof forward - 1))
-        return bad(r, r->text, "\"softmax_fwd:\" or \"softmax_bwd:\" first");
-    for (r->at = r->text + sizeof forward - 1;; r->at = r->end + 1) {
+    if (!read_op(r))
+        return bad(r, r->text,
+                   "\"softmax_fwd:\", \"softmax_bwd:\", \"linear_fwd:\" or \"linear_bwd:\" "
+                   "first");
+    for (;; r->at = r->end + 1) {
         r->end = r->at + strcspn(r->at, ",");
         if ((st = read_field(r)) != ATTN_OK)
             return st;
         if (!*r->end)
             break;
     }
-    if (!(r->seen & ((1u << N_TYPES) - 1)))
+    if (!r->typed)
         return attn_fail(ATTN_ERR_INVALID,
                          "problem text \"%.80s\" lacks a type: f32, f16 or "
                          "bf16",
                          r->text);
-    for (int k = 0; k < N_FIELDS; k++)
-        if ((fields[k].wanted || (fields[k].kind == GRAD && r->backward)) &&
-            !(r->seen & 1u << k))
+    for (int k = 0; k < r->by->n_fields; k++) {
+        const attn_text_field *f = &r->by->fields[k];
+
+        if ((f->wanted || (f->kind == ATTN_TEXT_GRAD && r->backward)) &&
+            !(r->seen >> k & 1))
             return attn_fail(ATTN_ERR_INVALID, "problem text \"%.80s\" lacks %s", r->text,
-                             fields[k].want);
+                             f->want);
+    }
     return ATTN_OK;
 }
 
 attn_status attn_problem_parse(attn_problem *p, const char *text)
 {
-    reader r = { .text = text, .desc = { .size = sizeof r.desc } };
-    attn_softmax_desc desc;
+    reader r = { .text = text };
     attn_status st;
 
-    if ((st = read_all(&r)) != ATTN_OK ||
-        (st = attn_softmax_desc_read(&desc, &r.desc)) != ATTN_OK)
+    memset(&r.desc, 0, sizeof r.desc); /* whichever of the two is larger */
+    if ((st = read_all(&r)) != ATTN_OK)
         return st;
-    attn_problem_from_softmax(p, &desc);
-    return ATTN_OK;
+    if (r.op == ATTN_OP_LINEAR) {
+        attn_linear_desc desc;
+
+        r.desc.linear.size = sizeof r.desc.linear;
+        if ((st = attn_linear_desc_read(&desc, &r.desc.linear)) != ATTN_OK)
+            return st;
+        attn_problem_from_linear(p, &desc);
+        if (p->type_decay != desc.type_decay || p->type_beta != desc.type_beta)
+            st = attn_fail(ATTN_ERR_INVALID,
+                           "problem text \"%.80s\" has %s, which its rule has not", text,
+                           p->type_decay != desc.type_decay ? "decay=" : "beta=");
+    } else {
+        attn_softmax_desc desc;
+
+        r.desc.softmax.size = sizeof r.desc.softmax;
+        if ((st = attn_softmax_desc_read(&desc, &r.desc.softmax)) == ATTN_OK)
+            attn_problem_from_softmax(p, &desc);
+    }
+    return st;
 }

@@ -45,7 +45,9 @@ class Args(ctypes.Structure):
                 + [(name, Tensor) for name in (
                     "bias", "mask", "alibi", "sinks", "lens_q", "offsets", "cu_q", "cu_k",
                     "block_table", "status", "grad_o", "grad_lse", "grad_q", "grad_k",
-                    "grad_v", "grad_bias", "grad_sinks")])
+                    "grad_v", "grad_bias", "grad_sinks", "state_in", "z_in", "state_out",
+                    "z_out", "den", "decay", "beta", "grad_state_out", "grad_z_out",
+                    "grad_state_in", "grad_z_in")])
 
 
 def tensor(address, type_, sizes, strides):

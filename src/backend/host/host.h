@@ -4,14 +4,16 @@
 #define ATTN_BACKEND_HOST_H
 
 #include "backend/backend.h"
+#include "host/linear.h"
 #include "host/softmax.h"
 
 struct attn_kernel {
     const char *name;           /* a step's kernel */
-    attn_host_softmax_fn *fn;
+    attn_host_softmax_fn *softmax;
+    attn_host_linear_fn *linear; /* one of the two */
 };
 
-enum { ATTN_HOST_KERNELS = 5 };
+enum { ATTN_HOST_KERNELS = 7 };
 
 struct attn_device {
     struct attn_kernel kernel[ATTN_HOST_KERNELS];

@@ -7,13 +7,17 @@
 
 void attn_host_kernels(attn_device *dev, const attn_host_level *level)
 {
-    dev->kernel[0] = (struct attn_kernel){ "softmax_fwd_tile", level->softmax_fwd_tile };
-    dev->kernel[1] = (struct attn_kernel){ "softmax_fwd_split", level->softmax_fwd_split };
-    dev->kernel[2] =
-        (struct attn_kernel){ "softmax_fwd_reference", attn_host_softmax_fwd_reference };
-    dev->kernel[3] =
-        (struct attn_kernel){ "softmax_bwd_reference", attn_host_softmax_bwd_reference };
-    dev->kernel[4] = (struct attn_kernel){ "softmax_bwd_tile", level->softmax_bwd_tile };
+    const struct attn_kernel all[ATTN_HOST_KERNELS] = {
+        { "softmax_fwd_tile", level->softmax_fwd_tile, NULL },
+        { "softmax_fwd_split", level->softmax_fwd_split, NULL },
+        { "softmax_fwd_reference", attn_host_softmax_fwd_reference, NULL },
+        { "softmax_bwd_tile", level->softmax_bwd_tile, NULL },
+        { "softmax_bwd_reference", attn_host_softmax_bwd_reference, NULL },
+        { "linear_fwd_reference", NULL, attn_host_linear_fwd_reference },
+        { "linear_bwd_reference", NULL, attn_host_linear_bwd_reference },
+    };
+
+    memcpy(dev->kernel, all, sizeof all);
 }
 
 attn_status attn_host_kernel(attn_device *dev, const attn_step *step,

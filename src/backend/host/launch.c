@@ -5,7 +5,7 @@
 #include "backend/host/host.h"
 #include "core/status.h"
 
-static attn_host_softmax bind(const attn_step *step, const attn_call *call)
+static attn_host_softmax bind_softmax(const attn_step *step, const attn_call *call)
 {
     return (attn_host_softmax){
         .t = *call->args,
@@ -37,6 +37,43 @@ static attn_host_softmax bind(const attn_step *step, const attn_call *call)
     };
 }
 
+static attn_host_linear bind_linear(const attn_step *step, const attn_call *call)
+{
+    return (attn_host_linear){
+        .t = *call->args,
+        .type = step->type,
+        .batch = call->batch,
+        .heads_q = call->heads_q,
+        .heads_kv = call->heads_kv,
+        .len_q = call->len_q,
+        .len_kv = call->len_kv,
+        .dim_qk = step->d,
+        .dim_v = step->dv,
+        .phi = call->phi,
+        .rule = call->rule,
+        .causal = call->causal,
+        .normalize = call->normalize,
+        .scale = call->scale,
+        .eps = call->eps,
+        .tile = step->tile_q,
+        .columns = step->columns,
+        .threads = (int)step->threads,
+        .workspace = call->args->workspace,
+        .scratch_bytes = (size_t)step->scratch_bytes,
+    };
+}
+
+static void run(const attn_kernel *kernel, const attn_step *step, const attn_call *call)
+{
+    if (kernel->linear) {
+        const attn_host_linear s = bind_linear(step, call);
+        kernel->linear(&s);
+    } else {
+        const attn_host_softmax s = bind_softmax(step, call);
+        kernel->softmax(&s);
+    }
+}
+
 static uint64_t now_ns(void)
 {
     struct timespec t;
@@ -55,10 +92,8 @@ attn_status attn_host_launch(attn_device *dev, int n, const attn_kernel *const k
     if (stream->queue)
         return attn_fail(ATTN_ERR_INVALID, "stream = %p, want NULL: \"host\" has no queues",
                          stream->queue);
-    for (int i = 0; i < n; i++) {
-        const attn_host_softmax s = bind(&steps[i], call);
-        kernels[i]->fn(&s);
-    }
+    for (int i = 0; i < n; i++)
+        run(kernels[i], &steps[i], call);
     if (stream->ns)
         *stream->ns = now_ns() - start;
     return ATTN_OK;
