@@ -17,23 +17,13 @@ static void compare(const subject *who, const char *problem)
     linear_case_free(&c);
 }
 
-/* on_each() takes a function of the subject alone. */
-static const char *in_hand;
-
 static void compare_in_hand(const subject *who)
 {
-    compare(who, in_hand);
+    compare(who, linear_in_hand);
 }
 
-static void compare_all(const char *const *problems, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        in_hand = problems[i];
-        on_each(problems[i], compare_in_hand);
-    }
-}
-
-#define COMPARE(problems) compare_all(problems, sizeof(problems) / sizeof *(problems))
+#define COUNT(x)          (sizeof(x) / sizeof *(x))
+#define COMPARE(problems) on_all(problems, COUNT(problems), compare_in_hand)
 
 static void forward(void **state)
 {
@@ -71,8 +61,7 @@ static void sizes(void **state)
                      "linear_fwd:f32,b1,hq2,hkv1,lq%d,lk%d,d20,dv36%s,phi=elu1,normalize,"
                      "state,den",
                      lens[i], lens[i], causal ? ",causal" : "");
-            in_hand = problem;
-            on_each(problem, compare_in_hand);
+            on_all(&(const char *){ problem }, 1, compare_in_hand);
         }
     for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++)
         for (int backward = 0; backward < 2; backward++) {
@@ -81,8 +70,7 @@ static void sizes(void **state)
                      "normalize,state%s",
                      backward ? "bwd" : "fwd", dims[i][0], dims[i][1],
                      backward ? ",grad=q+k+v+state" : ",den");
-            in_hand = problem;
-            on_each(problem, compare_in_hand);
+            on_all(&(const char *){ problem }, 1, compare_in_hand);
         }
 }
 
@@ -101,6 +89,7 @@ static void backward(void **state)
         "linear_bwd:f32,b1,hq1,hkv1,lq65,lk65,d16,causal,scale=-0.25,phi=elu1,state=in,"
         "grad=state",
         "linear_bwd:f32,b1,hq1,hkv1,lq65,lk65,d16,phi=elu1,normalize,grad=k",
+        "linear_bwd:f32,b1,hq2,hkv1,lq65,lk65,d16,causal,scale=-2,phi=elu1,grad=q+k+v",
         "linear_bwd:f32,b1,hq2,hkv1,lq65,lk65,d16,causal,phi=elu1,normalize,grad=v",
         "linear_bwd:f32,b1,hq2,hkv2,lq200,lk65,d16,causal,phi=elu1,normalize,grad=q+k+v",
         "linear_bwd:f32,b1,hq2,hkv2,lq65,lk200,d16,causal,state,grad=q+k+v",
@@ -143,7 +132,7 @@ static void short_lengths(const subject *who)
     for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++) {
         linear_case c;
 
-        linear_case_make(&c, who, in_hand);
+        linear_case_make(&c, who, linear_in_hand);
         if (lens[i][0] >= 0)
             memcpy(c.lens, lens[i], sizeof lens[i]);
         else
@@ -165,10 +154,7 @@ static void lengths(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
-        in_hand = problems[i];
-        on_each(problems[i], short_lengths);
-    }
+    on_all(problems, COUNT(problems), short_lengths);
 }
 
 /* A view of rows first .. first + n - 1. */
@@ -182,7 +168,7 @@ static void cut(attn_tensor *t, int64_t first, int64_t n)
 static void in_pieces(const subject *who)
 {
     static const int pieces[][4] = { { 37, 63 }, { 1, 99 }, { 64, 36 }, { 99, 1 } };
-    const double most = strstr(in_hand, "f16") ? 4e-3 : 1e-5;
+    const double most = strstr(linear_in_hand, "f16") ? 4e-3 : 1e-5;
 
     for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++) {
         linear_case c;
@@ -190,7 +176,7 @@ static void in_pieces(const subject *who)
         attn_args kept;
         int64_t at = 0;
 
-        linear_case_make(&c, who, in_hand);
+        linear_case_make(&c, who, linear_in_hand);
         linear_case_run(&c);
         for (int o = 0; o < LINEAR_OUTPUTS; o++) {
             whole[o] = c.out[o];
@@ -256,10 +242,7 @@ static void split_is_whole(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
-        in_hand = problems[i];
-        on_each(problems[i], in_pieces);
-    }
+    on_all(problems, COUNT(problems), in_pieces);
 }
 
 /* The formula's loss: what its outputs are weighted with sums up to. */
@@ -297,7 +280,7 @@ static void finite_differences(const subject *who)
     const double step = 1e-6;
     linear_case c;
 
-    linear_case_make(&c, who, in_hand);
+    linear_case_make(&c, who, linear_in_hand);
     if (c.lens)
         c.lens[0] = 3;
     linear_case_want(&c);
@@ -338,7 +321,7 @@ static void gradients_of_the_formula(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
-        in_hand = problems[i];
+        linear_in_hand = problems[i];
         finite_differences(&who);
     }
 }

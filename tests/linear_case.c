@@ -49,6 +49,30 @@ void on_each(const char *problem, linear_fn *fn)
     }
 }
 
+const char *linear_in_hand;
+
+void on_all(const char *const *problems, size_t n, linear_fn *fn)
+{
+    for (size_t i = 0; i < n; i++) {
+        linear_in_hand = problems[i];
+        on_each(problems[i], fn);
+    }
+}
+
+void linear_near(const linear_case *c, const char *what, int64_t i, double have,
+                 double want, double tolerance)
+{
+    if (!(fabs(have - want) <= tolerance))
+        fail_msg("%s: %s[%lld] is %.9g, want %.9g", c->name, what, (long long)i, have,
+                 want);
+}
+
+void linear_fill(float *x, int64_t n, float value)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = value;
+}
+
 static bool uses(const linear_case *c, uint32_t bit)
 {
     return c->desc.use & bit;

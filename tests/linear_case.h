@@ -56,6 +56,30 @@ void linear_case_compare(linear_case *c);
 typedef void linear_fn(const subject *who);
 void on_each(const char *problem, linear_fn *fn);
 
+/* The same with each of several problems, the one in hand in linear_in_hand. */
+extern const char *linear_in_hand;
+void on_all(const char *const *problems, size_t n, linear_fn *fn);
+
+#define EACH(name, problem)               \
+    static void test_##name(void **state) \
+    {                                     \
+        (void)state;                      \
+        on_each(problem, name);           \
+    }
+
+#define EACH_OF(name, problems)                                        \
+    static void test_##name(void **state)                              \
+    {                                                                  \
+        (void)state;                                                   \
+        on_all(problems, sizeof(problems) / sizeof *(problems), name); \
+    }
+
+/* What must be within a tolerance, or the test fails and names it. */
+void linear_near(const linear_case *c, const char *what, int64_t i, double have, double want,
+                 double tolerance);
+
+void linear_fill(float *x, int64_t n, float value);
+
 /* Opens all devices; closes them and returns its argument. */
 int linear_open(void);
 int linear_close(int result);

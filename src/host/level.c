@@ -10,6 +10,7 @@
 #endif
 
 #include "host/level.h"
+#include "host/linear_level.h"
 
 static bool always(void)
 {
@@ -37,10 +38,12 @@ static bool runs_avx512(void)
 }
 #endif
 
-#define LEVEL(name, lanes, nv)                                                    \
-    {                                                                             \
-#name, lanes, (nv) * (lanes), attn_host_softmax_fwd_tile_##name,          \
-            attn_host_softmax_fwd_split_##name, attn_host_softmax_bwd_tile_##name \
+#define LEVEL(name, lanes, nv)                                                        \
+    {                                                                                 \
+#name, lanes, (nv) * (lanes), attn_host_softmax_fwd_tile_##name,              \
+            attn_host_softmax_fwd_split_##name, attn_host_softmax_bwd_tile_##name,    \
+            attn_host_linear_fwd_chunk_##name, attn_host_linear_fwd_recurrent_##name, \
+            attn_host_linear_bwd_chunk_##name                                         \
     }
 
 /* Worst first, as the header says; lanes and vectors as in meson.build. */

@@ -11,6 +11,8 @@
 #include <attn/softmax.h>
 #include <attn/tensor.h>
 
+#include "host/linear.h"
+
 /* "No bound" for left and right below: larger than any distance of positions. */
 #define ATTN_UNBOUNDED ((int64_t)1 << 40)
 
@@ -51,6 +53,7 @@ typedef struct attn_host_level {
     int lanes;               /* f32 lanes of a vector                         */
     int panel;               /* queries of one register panel                 */
     attn_host_softmax_fn *softmax_fwd_tile, *softmax_fwd_split, *softmax_bwd_tile;
+    attn_host_linear_fn *linear_fwd_chunk, *linear_fwd_recurrent, *linear_bwd_chunk;
 } attn_host_level;
 
 /* The best level that this processor runs (limited by name; NULL: no limit).

@@ -185,10 +185,11 @@ static inline vf vf_max(vf a, vf b)
  * x = n + f, n the nearest integer: adding 1.5 * 2^23 leaves n in the low bits,
  * and with 127 more they are the exponent of 2^n. On [-1/2, 1/2] the polynomial
  * is 2^f within 2e-9 (least maximum of the relative error, 1 at 0 given). */
-static inline vf vf_exp2(vf x)
+#define VF_MAGIC (0x1.8p23f + 127)
+
+/* 2^n 2^f, of t = n + VF_MAGIC and f in [-1/2, 1/2]. */
+static inline vf vf_exp2_of(vf t, vf f)
 {
-    const float magic = 0x1.8p23f + 127;
-    vf t = x + magic, f = x - (t - magic);
     vf scale = (vf)((vu)t << 23);
     vf p = vf_set(0x1.41fbbcp-13f);
 
@@ -198,7 +199,24 @@ static inline vf vf_exp2(vf x)
     p = p * f + 0x1.ebfbdcp-3f;
     p = p * f + 0x1.62e430p-1f;
     p = p * f + 1.0f;
-    return vf_keep(~(x < -126.0f), p * scale);
+    return p * scale;
+}
+
+static inline vf vf_exp2(vf x)
+{
+    vf t = x + VF_MAGIC, f = x - (t - VF_MAGIC);
+
+    return vf_keep(~(x < -126.0f), vf_exp2_of(t, f));
+}
+
+/* exp(x) for x <= 0, within 2 ulp; exactly 1 at 0, exactly 0 below -87; NaN stays NaN.
+ * n ln 2 is taken off in two parts, the first of which n times is exact. */
+static inline vf vf_exp(vf x)
+{
+    vf t = x * 0x1.715476p0f + VF_MAGIC, n = t - VF_MAGIC;
+    vf r = (x - n * 0x1.63p-1f) + n * 0x1.bd0106p-13f;
+
+    return vf_keep(~(x < -87.0f), vf_exp2_of(t, r * 0x1.715476p0f));
 }
 
 /* tanh(x) within 2 ulp. From e = exp(-2 |x|), but near 0, where 1 - e would cancel, an

@@ -13,7 +13,7 @@ struct attn_kernel {
     attn_host_linear_fn *linear; /* one of the two */
 };
 
-enum { ATTN_HOST_KERNELS = 7 };
+enum { ATTN_HOST_KERNELS = 10 };
 
 struct attn_device {
     struct attn_kernel kernel[ATTN_HOST_KERNELS];

@@ -13,7 +13,10 @@ void attn_host_kernels(attn_device *dev, const attn_host_level *level)
         { "softmax_fwd_reference", attn_host_softmax_fwd_reference, NULL },
         { "softmax_bwd_tile", level->softmax_bwd_tile, NULL },
         { "softmax_bwd_reference", attn_host_softmax_bwd_reference, NULL },
+        { "linear_fwd_chunk", NULL, level->linear_fwd_chunk },
+        { "linear_fwd_recurrent", NULL, level->linear_fwd_recurrent },
         { "linear_fwd_reference", NULL, attn_host_linear_fwd_reference },
+        { "linear_bwd_chunk", NULL, level->linear_bwd_chunk },
         { "linear_bwd_reference", NULL, attn_host_linear_bwd_reference },
     };
 

@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/faults_linear.c: faults of linear attention that users met in other libraries, on
+ * every variant of every device: strides, lengths, sizes, overflow, denominators, rules. */
+#define _GNU_SOURCE
+#include "tests/linear_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <sys/mman.h>
+
+/* The gradient of a sum: one number for all, with strides of 0. */
+static void expanded_gradient(const subject *who)
+{
+    float one = 1;
+    linear_case c;
+
+    linear_case_make(&c, who, "linear_bwd:f32,b2,hq3,hkv3,lq16,lk16,d8,causal,grad=q+k+v");
+    linear_fill(c.in[IN_GRAD_O], c.n_in[IN_GRAD_O], 1);
+    c.args.grad_o = attn_tensor_bhld(&one, ATTN_F32, 2, 3, 16, 8);
+    memset(c.args.grad_o.stride, 0, sizeof c.args.grad_o.stride);
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+EACH(expanded_gradient, "linear_bwd:f32,b2,hq3,hkv3,lq16,lk16,d8,causal,grad=q+k+v")
+
+enum { FEWER_KEYS = 3 * 5 * 8 };
+
+/* More queries than keys: V ends where NaN begins, and dV has so many rows. */
+static void fewer_keys(const subject *who)
+{
+    float v[FEWER_KEYS + 64];
+    const int n = FEWER_KEYS;
+    linear_case c;
+
+    linear_case_make(&c, who,
+                     "linear_fwd:f32,b1,hq3,hkv3,lq12,lk5,d8,causal,phi=elu1,normalize");
+    linear_fill(v, n + 64, NAN);
+    memcpy(v, c.in[IN_V], (size_t)n * sizeof *v);
+    c.args.v.data = v;
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+EACH(fewer_keys, "linear_fwd:f32,b1,hq3,hkv3,lq12,lk5,d8,causal,phi=elu1,normalize")
+
+static void gradients_of_fewer_keys(const subject *who)
+{
+    float v[FEWER_KEYS + 64], dv[FEWER_KEYS + 64];
+    const int n = FEWER_KEYS;
+    linear_case b;
+
+    linear_case_make(&b, who,
+                     "linear_bwd:f32,b1,hq3,hkv3,lq12,lk5,d8,causal,phi=elu1,normalize,"
+                     "grad=q+k+v");
+    linear_fill(v, n + 64, NAN);
+    linear_fill(dv, n + 64, 77);
+    b.args.v.data = v;
+    memcpy(v, b.in[IN_V], (size_t)n * sizeof *v);
+    b.args.grad_v.data = dv;
+    linear_case_want(&b);
+    linear_case_run(&b);
+    for (int i = 0; i < n; i++)
+        linear_near(&b, "grad_v", i, (double)dv[i], b.want.out[LINEAR_GRAD_V].value[i],
+                    1e-4);
+    for (int i = n; i < n + 64; i++)
+        assert_true(dv[i] == 77);
+    linear_case_free(&b);
+}
+EACH(gradients_of_fewer_keys, "linear_bwd:f32,b1,hq3,hkv3,lq12,lk5,d8,causal,phi=elu1,"
+                              "normalize,grad=q+k+v")
+
+/* What lies past the key length is not read, and its gradients are not written. */
+static const char *const poison_past_the_length_problems[] = {
+    "linear_fwd:f32,b2,hq2,hkv1,lq70,lk70,d8,causal,phi=elu1,normalize,lens,state",
+    "linear_fwd:f16,b2,hq2,hkv1,lq70,lk70,d8,phi=elu1,normalize,lens,state",
+    "linear_bwd:f32,b2,hq2,hkv1,lq70,lk70,d8,causal,phi=elu1,normalize,lens,state,"
+    "grad=q+k+v+state",
+    "linear_bwd:f32,b2,hq2,hkv1,lq70,lk70,d8,phi=elu1,normalize,lens,state,"
+    "grad=q+k+v+state",
+};
+
+static void poison_past_the_length(const subject *who)
+{
+    static const int32_t lens[][2] = { { 3, 0 }, { 64, 69 }, { 65, 1 } };
+
+    for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++) {
+        const bool backward = strstr(linear_in_hand, "_bwd");
+        linear_case c;
+
+        linear_case_make(&c, who, linear_in_hand);
+        memcpy(c.lens, lens[i], sizeof lens[i]);
+        for (int64_t b = 0; b < 2; b++)
+            for (int64_t n = c.lens[b] * 8; n < 70 * 8; n++) {
+                c.in[IN_K][b * 70 * 8 + n] = n % 2 ? NAN : INFINITY;
+                c.in[IN_V][b * 70 * 8 + n] = n % 2 ? -INFINITY : NAN;
+            }
+        linear_case_compare(&c);
+        for (int64_t b = 0; b < 2 && backward; b++)
+            for (int64_t n = c.lens[b] * 8; n < 70 * 8; n++) {
+                assert_true(isnan(c.out[LINEAR_GRAD_K][b * 70 * 8 + n]));
+                assert_true(isnan(c.out[LINEAR_GRAD_V][b * 70 * 8 + n]));
+            }
+        linear_case_free(&c);
+    }
+}
+EACH_OF(poison_past_the_length, poison_past_the_length_problems)
+
+/* No queries, no keys: the state comes out as it went in, or with the keys added. */
+static const char *const nothing_problems[] = {
+    "linear_fwd:f32,b2,hq2,hkv1,lq0,lk0,d8,causal,phi=elu1,normalize,state,den",
+    "linear_fwd:f32,b2,hq2,hkv1,lq0,lk5,d8,causal,state",
+    "linear_fwd:f32,b2,hq2,hkv1,lq0,lk5,d8,phi=elu1,normalize,state",
+    "linear_fwd:f32,b2,hq2,hkv1,lq5,lk0,d8,phi=elu1,normalize,state,den",
+    "linear_fwd:f32,b2,hq2,hkv1,lq5,lk0,d8,causal,phi=elu1,normalize,den",
+    "linear_fwd:f32,b0,hq2,hkv1,lq5,lk5,d8,state",
+    "linear_fwd:f32,b2,hq0,hkv0,lq5,lk5,d8,state",
+    "linear_fwd:f32,b2,hq2,hkv1,lq1,lk1,d8,causal,phi=elu1,normalize,state,den",
+    "linear_bwd:f32,b2,hq2,hkv1,lq0,lk0,d8,causal,phi=elu1,normalize,state,"
+    "grad=q+k+v+state",
+    "linear_bwd:f32,b2,hq2,hkv1,lq0,lk5,d8,causal,state,grad=q+k+v+state",
+    "linear_bwd:f32,b2,hq2,hkv1,lq0,lk5,d8,phi=elu1,normalize,state,grad=q+k+v+state",
+    "linear_bwd:f32,b2,hq2,hkv1,lq5,lk0,d8,phi=elu1,normalize,state,grad=q+k+v+state",
+    "linear_bwd:f32,b0,hq2,hkv1,lq5,lk5,d8,grad=q+k+v",
+    "linear_bwd:f32,b2,hq2,hkv1,lq1,lk1,d8,causal,phi=elu1,normalize,state,"
+    "grad=q+k+v+state",
+};
+
+static void nothing(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who, linear_in_hand);
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+EACH_OF(nothing, nothing_problems)
+
+/* The same call twice, and with other outputs left out, is the same bits. */
+static void same_bits(const subject *who)
+{
+    linear_case c;
+    float *first;
+    const size_t bytes = 2 * 4 * 200 * 40 * sizeof *first;
+
+    linear_case_make(&c, who,
+                     "linear_fwd:f32,b2,hq4,hkv2,lq200,lk200,d24,dv40,causal,phi=elu1,"
+                     "normalize,state,den");
+    linear_case_run(&c);
+    first = malloc(bytes);
+    assert_non_null(first);
+    memcpy(first, c.out[LINEAR_O], bytes);
+    for (int run = 0; run < 10; run++) {
+        if (run > 5) {
+            c.args.state_out = c.args.den = (attn_tensor){ .type = ATTN_TYPE_NONE };
+            c.args.z_out = c.args.den;
+        }
+        linear_case_run(&c);
+        assert_memory_equal(first, c.out[LINEAR_O], bytes);
+    }
+    free(first);
+    linear_case_free(&c);
+}
+EACH(same_bits, "linear_fwd:f32,b2,hq4,hkv2,lq200,lk200,d24,dv40,causal,phi=elu1,normalize,"
+                "state,den")
+
+static void same_bits_of_gradients(const subject *who)
+{
+    linear_case c;
+    float *first;
+    const size_t bytes = 2 * 2 * 200 * 24 * sizeof *first;
+
+    linear_case_make(&c, who,
+                     "linear_bwd:f32,b2,hq4,hkv2,lq200,lk200,d24,dv40,causal,phi=elu1,"
+                     "normalize,state,grad=q+k+v+state");
+    linear_case_want(&c);
+    linear_case_run(&c);
+    first = malloc(bytes);
+    assert_non_null(first);
+    memcpy(first, c.out[LINEAR_GRAD_K], bytes);
+    for (int run = 0; run < 10; run++) {
+        if (run > 5)
+            c.args.grad_q = c.args.grad_v = c.args.grad_state_in =
+                (attn_tensor){ .type = ATTN_TYPE_NONE };
+        linear_case_run(&c);
+        assert_memory_equal(first, c.out[LINEAR_GRAD_K], bytes);
+    }
+    free(first);
+    linear_case_free(&c);
+}
+EACH(same_bits_of_gradients, "linear_bwd:f32,b2,hq4,hkv2,lq200,lk200,d24,dv40,causal,"
+                             "phi=elu1,normalize,state,grad=q+k+v+state")
+
+/* Sums over keys that f16 does not hold: z and S are f32. */
+static void sums_beyond_f16(const subject *who)
+{
+    double mean = 0;
+    linear_case c;
+
+    linear_case_make(&c, who, "linear_fwd:f16,b1,hq1,hkv1,lq4096,lk4096,d64,dv1,normalize");
+    linear_fill(c.in[IN_Q], c.n_in[IN_Q], 2);
+    linear_fill(c.in[IN_K], c.n_in[IN_K], 2);
+    linear_case_run(&c);
+    for (int64_t n = 0; n < 4096; n++)
+        mean += (double)c.in[IN_V][n] / 4096;
+    for (int64_t n = 0; n < 4096; n++)
+        linear_near(&c, "o", n, (double)c.out[LINEAR_O][n], mean, 1e-3 * fabs(mean) + 1e-6);
+    linear_case_free(&c);
+}
+EACH(sums_beyond_f16, "linear_fwd:f16,b1,hq1,hkv1,lq4096,lk4096,d64,dv1,normalize")
+
+/* q times a and k times b: num and den overflow, O does not change. */
+static void huge_products(const subject *who)
+{
+    static const float factors[][2] = { { 1e18f, 1 },      { 1, 1e18f }, { 1e18f, 1e18f },
+                                        { 1e-15f, 1e15f }, { 3e38f, 1 }, { 1e10f, 1e10f } };
+    float before[90 * 12];
+    linear_case c;
+
+    linear_case_make(&c, who,
+                     "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d16,dv12,causal,phi=relu,"
+                     "normalize,eps=0");
+    linear_fill(c.in[IN_Q], c.n_in[IN_Q], 0.75f);
+    linear_fill(c.in[IN_K], c.n_in[IN_K], 0.5f);
+    for (int64_t n = 0; n < c.n_in[IN_Q]; n += 3)
+        c.in[IN_Q][n] = c.in[IN_K][n] = 1;
+    linear_case_run(&c);
+    memcpy(before, c.out[LINEAR_O], sizeof before);
+    for (size_t f = 0; f < sizeof factors / sizeof factors[0]; f++) {
+        float *const in[2] = { c.in[IN_Q], c.in[IN_K] };
+
+        for (int64_t n = 0; n < c.n_in[IN_Q]; n++)
+            for (int i = 0; i < 2; i++)
+                in[i][n] = (n % 3 ? (i ? 0.5f : 0.75f) : 1) * factors[f][i];
+        linear_case_run(&c);
+        for (int64_t n = 0; n < 90 * 12; n++)
+            linear_near(&c, "o", n, (double)c.out[LINEAR_O][n], (double)before[n], 1e-5);
+    }
+    linear_case_free(&c);
+}
+EACH(huge_products, "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d16,dv12,causal,phi=relu,"
+                    "normalize,eps=0")
+
+/* A huge row of q beside an eps that counts: both are scaled. */
+static void huge_query_and_eps(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who,
+                     "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d16,dv12,causal,phi=relu,"
+                     "normalize,eps=5,den");
+    for (int64_t n = 0; n < c.n_in[IN_Q]; n++) {
+        c.in[IN_Q][n] *= n / 16 % 2 ? 0x1p40f : 0x1p-3f;
+        c.in[IN_K][n] *= 0x1p-40f;
+    }
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+EACH(huge_query_and_eps, "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d16,dv12,causal,phi=relu,"
+                         "normalize,eps=5,den")
+
+/* Denominators that are 0: with eps = 0 O and all gradients are 0; with one what that
+ * gives. */
+static const char *const zero_denominators_problems[] = {
+    "linear_fwd:f32,b1,hq1,hkv1,lq70,lk70,d8,causal,phi=relu,normalize,eps=0,den",
+    "linear_fwd:f32,b1,hq1,hkv1,lq70,lk70,d8,phi=relu,normalize,den",
+    "linear_bwd:f32,b1,hq1,hkv1,lq70,lk70,d8,causal,phi=relu,normalize,eps=0,"
+    "grad=q+k+v",
+    "linear_bwd:f32,b1,hq1,hkv1,lq70,lk70,d8,phi=relu,normalize,grad=q+k+v",
+};
+
+static void zero_denominators(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who, linear_in_hand);
+    for (int64_t n = 0; n < 3 * 8; n++) /* no key that the first queries see */
+        c.in[IN_K][n] = -1;
+    for (int64_t n = 30 * 8; n < 40 * 8; n++)
+        c.in[IN_Q][n] = 0;
+    linear_case_compare(&c);
+    for (int o = 0; o < LINEAR_OUTPUTS; o++)
+        for (int64_t n = 30 * 8; n < 40 * 8 && (o == LINEAR_O || o == LINEAR_GRAD_Q) &&
+                                 c.out[o] && strstr(linear_in_hand, "eps=0");
+             n++)
+            assert_true(c.out[o][n] == 0);
+    linear_case_free(&c);
+}
+EACH_OF(zero_denominators, zero_denominators_problems)
+
+/* Sizes at which blocks and dispatch of another library gave up. */
+static const char *const large_heads_problems[] = {
+    "linear_fwd:f32,b1,hq1,hkv1,lq20,lk20,d8,dv513,causal,phi=elu1,normalize",
+    "linear_fwd:f32,b1,hq1,hkv1,lq20,lk20,d8,dv1024,causal",
+    "linear_fwd:f32,b1,hq1,hkv1,lq70,lk70,d512,dv512,causal,phi=elu1,normalize",
+    "linear_bwd:f32,b1,hq1,hkv1,lq20,lk20,d260,dv7,causal,grad=q+k+v",
+    "linear_bwd:f32,b1,hq1,hkv1,lq20,lk20,d7,dv600,causal,phi=elu1,normalize,grad=q+k+"
+    "v",
+};
+
+static void large_heads(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who, linear_in_hand);
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+EACH_OF(large_heads, large_heads_problems)
+
+/* The fast kernels take heads that another library's fast ones did not. */
+static void fast_for_512(void **state)
+{
+    attn_ctx *ctx = NULL;
+    attn_plan *plan = NULL;
+    char text[512];
+
+    (void)state;
+    check_ok(attn_ctx_create("host", &ctx));
+    check_ok(attn_plan_parse(ctx, "linear_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d512,causal",
+                             &plan));
+    check_ok(attn_plan_text(plan, text, sizeof text, NULL));
+    assert_memory_equal(text, "host:linear_fwd_chunk[", 22);
+    attn_plan_destroy(&plan);
+    attn_ctx_destroy(&ctx);
+}
+
+/* Rows, heads and batches further apart than 32 bits count. */
+static void far_strides(const subject *who)
+{
+    static const input inputs[] = { IN_Q, IN_K, IN_V };
+    const int64_t far = ((int64_t)1 << 31) + 64;
+    const size_t bytes = ((size_t)far + 4096) * sizeof(float);
+
+    for (int which = 0; which < 4; which++)
+        for (int axis = 0; axis < 2; axis++) {
+            float *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            linear_case c;
+            attn_tensor *t;
+
+            if (at == MAP_FAILED)
+                skip();
+            linear_case_make(&c, who,
+                             axis ? "linear_fwd:f32,b1,hq2,hkv2,lq9,lk9,d8,causal,phi=elu1,"
+                                    "normalize,layout=4"
+                                  : "linear_fwd:f32,b2,hq1,hkv1,lq9,lk9,d8,causal,phi=elu1,"
+                                    "normalize,layout=4");
+            t = which == 0   ? &c.args.q
+                : which == 1 ? &c.args.k
+                : which == 2 ? &c.args.v
+                             : &c.args.o;
+            for (int i = 0; i < 2 && which < 3; i++)
+                memcpy(at + i * far, c.in[inputs[which]] + i * 72, 72 * sizeof *at);
+            t->data = at;
+            t->stride[axis] = far;
+            linear_case_want(&c);
+            linear_case_run(&c);
+            for (int i = 0; i < 2 && which == 3; i++)
+                memcpy(c.out[LINEAR_O] + i * 72, at + i * far, 72 * sizeof *at);
+            for (int64_t n = 0; n < 144; n++)
+                linear_near(&c, "o", n, (double)c.out[LINEAR_O][n],
+                            c.want.out[LINEAR_O].value[n], 1e-4);
+            linear_case_free(&c);
+            munmap(at, bytes);
+        }
+}
+EACH(far_strides,
+     "linear_fwd:f32,b1,hq2,hkv2,lq9,lk9,d8,causal,phi=elu1,normalize,layout=4")
+
+/* Views of every kind, and memory around them that must stay. */
+static void odd_views(const subject *who)
+{
+    enum { B = 2, H = 2, L = 67, D = 6, ROW = 2 * H * (D + 1) + 4 };
+    float *room = malloc(B * L * ROW * 2 * sizeof *room);
+    linear_case c;
+
+    assert_non_null(room);
+    linear_fill(room, B * L * ROW * 2, 5);
+    linear_case_make(&c, who,
+                     "linear_fwd:f32,b2,hq2,hkv2,lq67,lk67,d6,causal,phi=elu1,"
+                     "normalize,layout=any");
+    /* q [B, L, H, D] with elements two apart and gaps, o between them */
+    for (int64_t n = 0; n < B * H * L * D; n++) {
+        const int64_t d = n % D, l = n / D % L, h = n / D / L % H, b = n / D / L / H;
+
+        room[(b * L + l) * ROW + 2 * (h * (D + 1) + d)] = c.in[IN_Q][n];
+    }
+    c.args.q =
+        (attn_tensor){ ATTN_F32, room, 0, { B, H, L, D }, { L * ROW, 2 * (D + 1), ROW, 2 },
+                       0 };
+    c.args.o =
+        (attn_tensor){ ATTN_F32, room, 1, { B, H, L, D }, { L * ROW, 2 * (D + 1), ROW, 2 },
+                       0 };
+    linear_case_want(&c);
+    linear_case_run(&c);
+    for (int64_t n = 0; n < B * H * L * D; n++) {
+        const int64_t d = n % D, l = n / D % L, h = n / D / L % H, b = n / D / L / H;
+        const int64_t at = (b * L + l) * ROW + 2 * (h * (D + 1) + d);
+
+        assert_true(room[at] == c.in[IN_Q][n]);
+        linear_near(&c, "o", n, (double)room[at + 1], c.want.out[LINEAR_O].value[n], 1e-4);
+        room[at] = room[at + 1] = 5;
+    }
+    for (int64_t n = 0; n < B * L * ROW * 2; n++)
+        assert_true(room[n] == 5);
+    free(room);
+    linear_case_free(&c);
+}
+EACH(odd_views,
+     "linear_fwd:f32,b2,hq2,hkv2,lq67,lk67,d6,causal,phi=elu1,normalize,layout=any")
+
+/* Outputs want memory of their own; but a state may be updated in place. */
+static void overlaps(const subject *who)
+{
+    const attn_options options = { .size = sizeof options, .variant = who->variant };
+    linear_case c;
+    attn_args kept;
+
+    linear_case_make(&c, who,
+                     "linear_fwd:f32,b1,hq2,hkv2,lq8,lk8,d8,causal,phi=elu1,"
+                     "normalize,state");
+    kept = c.args;
+    c.args.o.data = c.in[IN_Q];
+    check_error(attn_linear_forward_host_args(who->ctx, &c.desc, &options, &c.args),
+                ATTN_ERR_INVALID, "o overlaps q");
+    c.args = kept;
+    c.args.state_out = c.args.state_in;
+    c.args.z_out = c.args.z_in;
+    check_ok(attn_linear_forward_host_args(who->ctx, &c.desc, &options, &c.args));
+    c.args.state_out.stride[0] = 1; /* of one step: the same view still */
+    check_ok(attn_linear_forward_host_args(who->ctx, &c.desc, &options, &c.args));
+    c.args.state_out.stride[2] = 1;
+    c.args.state_out.stride[3] = 8; /* transposed */
+    check_error(attn_linear_forward_host_args(who->ctx, &c.desc, &options, &c.args),
+                ATTN_ERR_INVALID, "state_out overlaps state_in");
+    c.args = kept;
+    c.args.z_out = c.args.z_in;
+    c.args.state_out.data = c.in[IN_V];
+    check_error(attn_linear_forward_host_args(who->ctx, &c.desc, &options, &c.args),
+                ATTN_ERR_INVALID, "state_out overlaps v");
+    c.args = kept;
+    c.args.z_in = (attn_tensor){ .type = ATTN_TYPE_NONE };
+    check_error(attn_linear_forward_host_args(who->ctx, &c.desc, &options, &c.args),
+                ATTN_ERR_INVALID,
+                "z_in is missing, but the plan was made with "
+                "ATTN_LINEAR_STATE_IN");
+    c.args = kept;
+    c.args.bias = c.args.q;
+    check_error(attn_linear_forward_host_args(who->ctx, &c.desc, &options, &c.args),
+                ATTN_ERR_INVALID, "bias is given, but the plan was made without softmax");
+    c.args = kept;
+    c.args.decay = c.args.k;
+    check_error(attn_linear_forward_host_args(who->ctx, &c.desc, &options, &c.args),
+                ATTN_ERR_INVALID, "decay is given, but the plan was made without a rule");
+    c.args = kept;
+    c.args.state_in.size[3] = 7;
+    check_error(attn_linear_forward_host_args(who->ctx, &c.desc, &options, &c.args),
+                ATTN_ERR_INVALID, "state_in.size[3] (D) = 7, want 8");
+    linear_case_free(&c);
+}
+EACH(overlaps, "linear_fwd:f32,b1,hq2,hkv2,lq8,lk8,d8,causal,phi=elu1,normalize,state")
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_expanded_gradient),
+        cmocka_unit_test(test_fewer_keys),
+        cmocka_unit_test(test_gradients_of_fewer_keys),
+        cmocka_unit_test(test_poison_past_the_length),
+        cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_same_bits_of_gradients),
+        cmocka_unit_test(test_sums_beyond_f16),
+        cmocka_unit_test(test_huge_products),
+        cmocka_unit_test(test_huge_query_and_eps),
+        cmocka_unit_test(test_zero_denominators),
+        cmocka_unit_test(test_large_heads),
+        cmocka_unit_test(fast_for_512),
+        cmocka_unit_test(test_far_strides),
+        cmocka_unit_test(test_odd_views),
+        cmocka_unit_test(test_overlaps),
+    };
+    return LINEAR_RUN(tests);
+}
