@@ -108,8 +108,6 @@ class Refusals(Case):
         for more, feature in ABSENT:
             with self.subTest(more=more):
                 self.refused(self.try_it(*more), 3, feature)
-        self.refused(self.tool('attn-run', 'linear', '--q', 'q.npy', '--rule', 'delta'), 3,
-                     'linear')
 
     def test_bad_values(self):
         for more, word in BAD:

@@ -21,6 +21,7 @@ from tool_broken import Broken
 from tool_case import TOOLS, Case, devices, tools_json
 from tool_features import Features, Packed
 from tool_gradients import Gradients
+from tool_linear import Linear
 from tool_refusals import Common, Refusals
 
 

@@ -344,8 +344,8 @@ static int bench_problem(const settings *s, const case_item *item, bench_report 
     int status;
 
     for (int d = 0; d < to->n_devices; d++) {
-        attn_status st = attn_softmax_variants(to->device[d].ctx, &item->desc, list[d],
-                                               MAX_VARIANTS, &n[d]);
+        attn_status st = problem_variants(to->device[d].ctx, &item->problem, list[d],
+                                          MAX_VARIANTS, &n[d]);
         if (st != ATTN_OK)
             return cli_fail_attn(st, item->text);
         n[d] = n[d] < MAX_VARIANTS ? n[d] : MAX_VARIANTS;
@@ -366,7 +366,7 @@ static int bench_problem(const settings *s, const case_item *item, bench_report 
                     (v->applicable || s->n_only || peer))
                     found[n_found++] = (contender){ &to->device[d], v->name, v->traits };
             }
-    return n_found ? time_all(s, &item->desc, found, n_found, to) : CLI_GO;
+    return n_found ? time_all(s, &item->problem.softmax, found, n_found, to) : CLI_GO;
 }
 
 /* Problems that a variant asked for by name does not take, and failures. */
@@ -424,7 +424,7 @@ static void open_yardsticks(bench_device *d, const settings *s, timing_way timin
     if (!strncmp(d->info.selector, "cuda:", 5) && lane_cuda_open(&d->lane, d->ctx))
         d->against.lane = how.lane = &d->lane;
     for (size_t i = 0; i < s->cases.n; i++)
-        how.types |= 1u << s->cases.item[i].desc.type;
+        how.types |= 1u << problem_type(&s->cases.item[i].problem);
     cli_progress("%s: ceilings", d->info.selector);
     ceiling_measure(&d->ceiling, &how);
     d->against.ceiling = &d->ceiling;

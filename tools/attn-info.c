@@ -257,7 +257,7 @@ static int show_one(const request *r, attn_ctx *ctx)
     return cli_json_print(document);
 }
 
-static int explain(const request *r, attn_ctx *ctx, const attn_softmax_desc *desc)
+static int explain(const request *r, attn_ctx *ctx, const problem *p)
 {
     cJSON *document = NULL;
     attn_device_info info;
@@ -272,7 +272,7 @@ static int explain(const request *r, attn_ctx *ctx, const attn_softmax_desc *des
         cli_json_text(document, "device", info.selector);
     }
     status = cli_explain(
-        ctx, desc, &(attn_options){ .size = sizeof(attn_options), .variant = r->variant },
+        ctx, p, &(attn_options){ .size = sizeof(attn_options), .variant = r->variant },
         document);
     if (document) {
         const int printed = cli_json_print(document);
@@ -284,7 +284,7 @@ static int explain(const request *r, attn_ctx *ctx, const attn_softmax_desc *des
 int main(int argc, char **argv)
 {
     request r = { .explain = NULL };
-    attn_softmax_desc desc;
+    problem p;
     attn_ctx *ctx = NULL;
     attn_status st;
     int status = cli_parse(&tool, argc, argv, &r.common, &r);
@@ -293,12 +293,12 @@ int main(int argc, char **argv)
         return cli_end(status);
     if (r.variant && !r.explain)
         return cli_end(cli_fail(CLI_BAD, "--variant belongs to --explain PROBLEM"));
-    if (r.explain && (st = attn_softmax_parse(r.explain, &desc)) != ATTN_OK)
+    if (r.explain && (st = problem_parse(r.explain, &p)) != ATTN_OK)
         return cli_end(cli_fail_attn(st, "--explain"));
     if (!r.explain && !r.common.device)
         status = list_all(&r);
     else if ((status = cli_open(&r.common, &ctx)) == CLI_GO)
-        status = r.explain ? explain(&r, ctx, &desc) : show_one(&r, ctx);
+        status = r.explain ? explain(&r, ctx, &p) : show_one(&r, ctx);
     attn_ctx_destroy(&ctx);
     return cli_end(status == CLI_GO ? CLI_OK : status);
 }

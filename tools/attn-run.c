@@ -91,9 +91,9 @@ static int take_operation(run_request *r, const char *word)
     if (r->operation)
         return cli_fail(CLI_BAD, "unexpected argument '%s'; see attn-run --help", word);
     if (!strcmp(word, "linear"))
-        return cli_fail(CLI_NOTHING, "linear attention: not in this version");
+        return cli_fail(CLI_BAD, "linear must stand first: attn-run linear --q ...");
     if (strcmp(word, "softmax"))
-        return cli_fail(CLI_BAD, "operation '%s', want softmax", word);
+        return cli_fail(CLI_BAD, "operation '%s', want softmax or linear", word);
     r->operation = word;
     return CLI_GO;
 }
@@ -212,8 +212,10 @@ static const cli_tool tool = {
     .name = "attn-run",
     .usage = "softmax --q Q.npy --k K.npy --v V.npy --out O.npy [OPTION]...\n"
              "softmax --q Q.npy --k K.npy --v V.npy --grad-out DO.npy --grad-q DQ.npy ...\n"
-             "softmax --q Q.npy --k K.npy --v V.npy --explain [OPTION]...",
-    .about = "Computes attention on NumPy arrays: O = softmax(scale Q K^T) V. Arrays of\n"
+             "softmax --q Q.npy --k K.npy --v V.npy --explain [OPTION]...\n"
+             "linear --q Q.npy --k K.npy --v V.npy --out O.npy [OPTION]...",
+    .about = "Computes attention on NumPy arrays: O = softmax(scale Q K^T) V, or linear\n"
+             "attention, whose options attn-run linear --help lists. Arrays of\n"
              "three or two dimensions get leading ones. Other float types than the one to\n"
              "compute in are rounded to it; bf16 is written as <f4. With --grad-out (or\n"
              "--grad-lse) gradients too.",
@@ -253,7 +255,9 @@ static int check_request(const run_request *r)
     int status;
 
     if (!r->operation)
-        return cli_fail(CLI_BAD, "no operation; want attn-run softmax ...");
+        return cli_fail(CLI_BAD,
+                        "no operation; want attn-run softmax ... or attn-run linear "
+                        "...");
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
         if (!needed[i].value)
             return cli_fail(CLI_BAD, "%s is missing; give it a .npy file",
@@ -273,7 +277,7 @@ static int check_request(const run_request *r)
     return status == CLI_GO ? run_check_gradients(r) : status;
 }
 
-static void print_times(const attn_device_info *device, const run_times *t)
+void run_print_times(const attn_device_info *device, const run_times *t)
 {
     printf("device  %s: %s\nplan    %s\nmedian  %.6g ms of %lld run%s (%.6g .. %.6g ms)\n",
            device->selector, device->name, t->plan, (double)t->median_ns / 1e6,
@@ -281,7 +285,7 @@ static void print_times(const attn_device_info *device, const run_times *t)
            (double)t->most_ns / 1e6);
 }
 
-static void times_json(cJSON *document, const run_times *t)
+void run_times_json(cJSON *document, const run_times *t)
 {
     cJSON *list;
 
@@ -338,17 +342,19 @@ static int run_timed(const run_request *r, attn_ctx *ctx, const attn_device_info
 {
     run_times times = { .plan = NULL };
     int status = run_backward(r) ? run_forward(r, ctx, a) : CLI_GO;
+    run_job job;
 
+    run_make_job(r, a, &job);
     if (status == CLI_GO)
-        status = run_repeat(ctx, r, a, r->repeat ? r->repeat : 1, &times);
+        status = run_repeat(ctx, &job, r->repeat ? r->repeat : 1, &times);
     if (status == CLI_GO && !times.differs[0])
         status = run_save(r, a);
     cli_progress_end();
     if (status == CLI_GO && document) {
-        times_json(document, &times);
+        run_times_json(document, &times);
         files_json(document, r, !times.differs[0]);
     } else if (status == CLI_GO) {
-        print_times(device, &times);
+        run_print_times(device, &times);
     }
     if (status == CLI_GO && times.differs[0])
         status = cli_fail(CLI_FAILED, "%s; nothing was written", times.differs);
@@ -375,6 +381,7 @@ static int run_on(const run_request *r, attn_ctx *ctx, run_arrays *a, cJSON *doc
     const attn_options opts = run_options(r, backward);
     attn_device_info device;
     attn_status st;
+    problem p;
     int status;
 
     if ((st = attn_ctx_info(ctx, &device)) != ATTN_OK)
@@ -384,8 +391,8 @@ static int run_on(const run_request *r, attn_ctx *ctx, run_arrays *a, cJSON *doc
         cli_json_text(document, "device", device.selector);
         cli_json_text(document, "device_name", device.name);
     }
-    if (r->explain && (status = cli_explain(ctx, backward ? &a->back : &a->desc, &opts,
-                                            document)) != CLI_GO)
+    p = problem_of_softmax(backward ? &a->back : &a->desc);
+    if (r->explain && (status = cli_explain(ctx, &p, &opts, document)) != CLI_GO)
         return status;
     if (!wants_run(r))
         return CLI_GO;
@@ -399,7 +406,11 @@ int main(int argc, char **argv)
     run_arrays arrays = { .desc = { 0 } };
     cJSON *document = NULL;
     attn_ctx *ctx = NULL;
-    int status = cli_parse(&tool, argc, argv, &r.common, &r);
+    int status;
+
+    if (argc > 1 && !strcmp(argv[1], "linear"))
+        return run_linear(argc, argv);
+    status = cli_parse(&tool, argc, argv, &r.common, &r);
 
     if (status == CLI_GO && (status = check_request(&r)) == CLI_GO &&
         (status = run_check_outputs(&r)) == CLI_GO &&

@@ -229,7 +229,7 @@ static bool has_variant(attn_ctx *ctx, const case_item *item, const char *name)
     attn_variant_info list[32];
     size_t n = 0;
 
-    if (!ctx || attn_softmax_variants(ctx, &item->desc, list, 32, &n) != ATTN_OK)
+    if (!ctx || problem_variants(ctx, &item->problem, list, 32, &n) != ATTN_OK)
         return false;
     for (size_t k = 0; k < n && k < 32; k++)
         if (!strcmp(list[k].name, name))

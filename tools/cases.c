@@ -10,7 +10,7 @@
 
 #include "cli.h"
 
-int cases_add_desc(case_list *list, const attn_softmax_desc *desc)
+int cases_add_problem(case_list *list, const problem *p)
 {
     case_item *item;
     attn_status st;
@@ -24,8 +24,8 @@ int cases_add_desc(case_list *list, const attn_softmax_desc *desc)
         list->room = room;
     }
     item = &list->item[list->n];
-    item->desc = *desc;
-    st = attn_softmax_text(desc, item->text, sizeof item->text, NULL);
+    item->problem = *p;
+    st = problem_text(p, item->text, sizeof item->text, NULL);
     if (st != ATTN_OK)
         return cli_fail_attn(st, NULL);
     for (size_t i = 0; i < list->n; i++)
@@ -37,10 +37,10 @@ int cases_add_desc(case_list *list, const attn_softmax_desc *desc)
 
 static int add(case_list *list, const char *text, const char *where)
 {
-    attn_softmax_desc desc;
-    attn_status st = attn_softmax_parse(text, &desc);
+    problem p;
+    attn_status st = problem_parse(text, &p);
 
-    return st == ATTN_OK ? cases_add_desc(list, &desc) : cli_fail_attn(st, where);
+    return st == ATTN_OK ? cases_add_problem(list, &p) : cli_fail_attn(st, where);
 }
 
 int cases_add_text(case_list *list, const char *text)

@@ -5,12 +5,12 @@
 
 #include <stddef.h>
 
-#include <attn/softmax.h>
+#include "problem.h"
 
 /* One problem. */
 typedef struct case_item {
     char text[256];            /* canonical                                          */
-    attn_softmax_desc desc;
+    problem problem;
 } case_item;
 
 typedef struct case_list {
@@ -32,7 +32,7 @@ extern const case_set case_sets[];
  * A file has one problem a line; empty lines and what follows a # are left out. For
  * cases_add_named(), `name` is a built-in set, or else a file. */
 int cases_add_text(case_list *list, const char *text);
-int cases_add_desc(case_list *list, const attn_softmax_desc *desc);
+int cases_add_problem(case_list *list, const problem *p);
 int cases_add_named(case_list *list, const char *name);
 
 /* In place of every problem the same with every number of a sweep, "l=512,1024": l, lq, lk,

@@ -11,6 +11,8 @@
 
 #include <attn/attn.h>
 
+#include "problem.h"
+
 /* Exit statuses. Functions that may end the tool return one of them, or CLI_GO
  * for "go on"; what is wrong has then been said, in one line on stderr. */
 enum {
@@ -84,8 +86,7 @@ int cli_open(const cli_common *common, attn_ctx **out);
  * adds that to the object as "problem", "variants" and "explanation". CLI_GO if
  * it can run with `options` (their variant NULL: any); otherwise CLI_BAD if there is
  * no such variant, and CLI_NOTHING with the reason. */
-int cli_explain(attn_ctx *ctx, const attn_softmax_desc *desc, const attn_options *options,
-                cJSON *into);
+int cli_explain(attn_ctx *ctx, const problem *p, const attn_options *options, cJSON *into);
 
 /* Adds a string, NULL as null. What is not UTF-8 (a file's name may be anything)
  * becomes U+FFFD, so that the document stays JSON. */

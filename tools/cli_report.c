@@ -71,18 +71,18 @@ int cli_json_print(cJSON *document)
 }
 
 /* All variants' answers, to be freed; NULL after an error that was said. */
-static attn_variant_info *list_variants(attn_ctx *ctx, const attn_softmax_desc *desc,
-                                        size_t *n, int *status)
+static attn_variant_info *list_variants(attn_ctx *ctx, const problem *p, size_t *n,
+                                        int *status)
 {
     attn_variant_info *list = NULL;
-    attn_status st = attn_softmax_variants(ctx, desc, NULL, 0, n);
+    attn_status st = problem_variants(ctx, p, NULL, 0, n);
 
     if (st == ATTN_OK && !(list = calloc(*n ? *n : 1, sizeof *list))) {
         *status = cli_fail(CLI_NOTHING, "no memory for %zu variants", *n);
         return NULL;
     }
     if (st == ATTN_OK)
-        st = attn_softmax_variants(ctx, desc, list, *n, n);
+        st = problem_variants(ctx, p, list, *n, n);
     if (st != ATTN_OK) {
         *status = cli_fail_attn(st, NULL);
         free(list);
@@ -91,19 +91,21 @@ static attn_variant_info *list_variants(attn_ctx *ctx, const attn_softmax_desc *
     return list;
 }
 
-/* A back end has variants for each pass, or for the forward alone. */
-static int no_gradients(void)
+/* A back end has variants for an operation and pass, or none at all. */
+static int nothing_computes(const problem *p)
 {
     return cli_fail(CLI_NOTHING,
-                    "no variant of this device computes gradients yet; --device host does");
+                    "no variant of this device computes %s yet; --device host does",
+                    problem_kind(p));
 }
 
-static int unknown_variant(const attn_variant_info *list, size_t n, const char *name)
+static int unknown_variant(const problem *p, const attn_variant_info *list, size_t n,
+                           const char *name)
 {
     char names[1024] = "";
 
     if (!n)
-        return no_gradients();
+        return nothing_computes(p);
     for (size_t i = 0; i < n; i++) {
         const size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", list[i].name);
@@ -112,12 +114,13 @@ static int unknown_variant(const attn_variant_info *list, size_t n, const char *
 }
 
 /* "NAME: why not" of all variants, or of the one that was asked for. */
-static int refused(const attn_variant_info *list, size_t n, const char *name)
+static int refused(const problem *p, const attn_variant_info *list, size_t n,
+                   const char *name)
 {
     char reasons[2048] = "";
 
     if (!n)
-        return no_gradients();
+        return nothing_computes(p);
     for (size_t i = 0; i < n; i++) {
         const size_t used = strlen(reasons);
         if (!name || !strcmp(name, list[i].name))
@@ -148,15 +151,15 @@ static const char *find_variant(const attn_variant_info *list, size_t n, const c
     return second;
 }
 
-static attn_status explain_text(attn_ctx *ctx, const attn_softmax_desc *desc,
+static attn_status explain_text(attn_ctx *ctx, const problem *p,
                                 const attn_options *options, char **text)
 {
     size_t n = 0;
-    attn_status st = attn_softmax_explain(ctx, desc, options, NULL, 0, &n);
+    attn_status st = problem_explain(ctx, p, options, NULL, 0, &n);
 
     *text = NULL;
     if (st == ATTN_OK && (*text = malloc(n + 1)))
-        st = attn_softmax_explain(ctx, desc, options, *text, n + 1, &n);
+        st = problem_explain(ctx, p, options, *text, n + 1, &n);
     return st;
 }
 
@@ -184,11 +187,11 @@ static void traits_json(cJSON *variant, uint32_t traits)
 }
 
 static void explain_json(cJSON *into, const attn_variant_info *list, size_t n,
-                         const char *chosen, const char *problem, const char *text)
+                         const char *chosen, const char *name, const char *text)
 {
     cJSON *variants;
 
-    cli_json_text(into, "problem", problem);
+    cli_json_text(into, "problem", name);
     cli_json_text(into, "variant", chosen);
     variants = cJSON_AddArrayToObject(into, "variants");
     for (size_t i = 0; i < n; i++) {
@@ -202,11 +205,10 @@ static void explain_json(cJSON *into, const attn_variant_info *list, size_t n,
     cli_json_text(into, "explanation", text);
 }
 
-int cli_explain(attn_ctx *ctx, const attn_softmax_desc *desc, const attn_options *options,
-                cJSON *into)
+int cli_explain(attn_ctx *ctx, const problem *p, const attn_options *options, cJSON *into)
 {
     const char *variant = options->variant;
-    char problem[512], *text = NULL;
+    char name[512], *text = NULL;
     attn_variant_info *list;
     attn_device_info device;
     const char *chosen;
@@ -215,16 +217,16 @@ int cli_explain(attn_ctx *ctx, const attn_softmax_desc *desc, const attn_options
     bool known;
     size_t n = 0;
 
-    if (!(list = list_variants(ctx, desc, &n, &status)))
+    if (!(list = list_variants(ctx, p, &n, &status)))
         return status;
     chosen = find_variant(list, n, variant, &known);
     if (!known) {
-        status = unknown_variant(list, n, variant);
+        status = unknown_variant(p, list, n, variant);
         goto done;
     }
     if ((st = attn_ctx_info(ctx, &device)) != ATTN_OK ||
-        (st = explain_text(ctx, desc, options, &text)) != ATTN_OK ||
-        (st = attn_softmax_text(desc, problem, sizeof problem, NULL)) != ATTN_OK) {
+        (st = explain_text(ctx, p, options, &text)) != ATTN_OK ||
+        (st = problem_text(p, name, sizeof name, NULL)) != ATTN_OK) {
         status = cli_fail_attn(st, NULL);
         goto done;
     }
@@ -234,11 +236,11 @@ int cli_explain(attn_ctx *ctx, const attn_softmax_desc *desc, const attn_options
     }
     cli_progress_end();
     if (into)
-        explain_json(into, list, n, chosen, problem, text);
+        explain_json(into, list, n, chosen, name, text);
     else
         explain_plain(&device, text);
     if (!chosen)
-        status = refused(list, n, variant);
+        status = refused(p, list, n, variant);
 
 done:
     free(text);

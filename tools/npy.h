@@ -48,7 +48,7 @@ typedef struct npy_output {
     const npy_array *array;
 } npy_output;
 
-enum { NPY_MOST_OUTPUTS = 8 };
+enum { NPY_MOST_OUTPUTS = 12 };
 
 int npy_save_all(const npy_output outputs[], int n, char *err, size_t cap);
 

@@ -111,8 +111,22 @@ int run_check_gradients(const run_request *request);
 int run_load_gradients(const run_request *request, run_arrays *arrays);
 attn_options run_options(const run_request *request, bool backward);
 
-/* Rounds what a file holds to a type. */
+/* Steps for one file, or for all outputs, of either operation: reads q, k or v, whose sizes
+ * get the order B, H, L, D; holds those of the three against each other; the type to compute
+ * in; rounds what a file holds to a type; whether outputs can be written, each to a file of
+ * its own; writes them, all or none, arrays of bf16 widened. */
+int run_load_input(run_input *in, bool blhd);
+int run_check_shapes(const run_input in[RUN_INPUTS], bool blhd, bool same_batch);
+int run_choose_type(attn_type asked, const run_input *q, attn_type *type);
 int run_round(run_input *in, attn_type type);
+int run_check_files(const char *const option[], const char *const path[], int n);
+int run_save_files(const char *const option[], const char *const path[],
+                   npy_array *const array[], int n, attn_type type);
+attn_tensor run_view(const npy_array *a, attn_type type, const int64_t size[4], bool blhd);
+attn_layout run_layout_of(const attn_tensor *t);
+
+/* attn-run linear: all of it. An exit status. */
+int run_linear(int argc, char **argv);
 
 /* Repeated runs: times by the device's clock, and where bits differed. */
 typedef struct run_times {
@@ -123,11 +137,34 @@ typedef struct run_times {
     char differs[192];        /* "": all runs gave the same bits            */
 } run_times;
 
+/* What is run: a problem, and its tensors in host memory. */
+typedef struct run_tensor {
+    const attn_tensor *host;
+    size_t place;             /* in attn_args                               */
+    const npy_array *output;  /* NULL: an input                             */
+    const char *option;
+} run_tensor;
+
+enum { RUN_TENSORS = RUN_INPUTS + 2 + RUN_GIVEN + RUN_GRADS + RUN_FILES };
+
+typedef struct run_job {
+    problem problem;
+    attn_options options;
+    bool partial;             /* rows of the outputs may belong to nothing  */
+    run_tensor tensor[RUN_TENSORS];
+    int n;
+} run_job;
+
+/* The job of softmax attention: forward, or with gradients the backward. */
+void run_make_job(const run_request *request, run_arrays *arrays, run_job *job);
+
 /* Plans once, uploads once, runs `runs` times on the device and leaves the first
- * result in the arrays. Of a backward problem that is the backward; O and LSE are there. CLI_GO also if runs differ; run_times_free() in any
- * case. */
-int run_repeat(attn_ctx *ctx, const run_request *request, run_arrays *arrays, int64_t runs,
-               run_times *times);
+ * result in the arrays. CLI_GO also if runs differ; run_times_free() in any case. */
+int run_repeat(attn_ctx *ctx, const run_job *job, int64_t runs, run_times *times);
+
+/* Says them, for people or machines. */
+void run_print_times(const attn_device_info *device, const run_times *times);
+void run_times_json(cJSON *document, const run_times *times);
 
 void run_times_free(run_times *times);
 

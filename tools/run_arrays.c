@@ -82,7 +82,7 @@ static const char *shape_text(const run_input *in, bool blhd, char text[160])
     return text;
 }
 
-static int load_input(run_input *in, bool blhd)
+int run_load_input(run_input *in, bool blhd)
 {
     int64_t full[4] = { 1, 1, 1, 1 };
     const npy_array *a = &in->array;
@@ -108,7 +108,7 @@ static int load_input(run_input *in, bool blhd)
 }
 
 /* With packed sequences or pages B of k may differ from that of q: run_sizes() knows. */
-static int check_shapes(const run_input in[3], bool blhd, bool same_batch)
+int run_check_shapes(const run_input in[RUN_INPUTS], bool blhd, bool same_batch)
 {
     static const struct {
         int which, axis, as;
@@ -139,14 +139,16 @@ static int check_shapes(const run_input in[3], bool blhd, bool same_batch)
     return CLI_GO;
 }
 
-static int choose_type(const run_request *r, const npy_array *q, attn_type *type)
+int run_choose_type(attn_type asked, const run_input *q, attn_type *type)
 {
-    *type = r->type != ATTN_TYPE_NONE ? r->type : q->type == NPY_F4 ? ATTN_F32 : ATTN_F16;
-    if (r->type == ATTN_TYPE_NONE && q->type == NPY_F8)
+    const npy_type stored = q->array.type;
+
+    *type = asked != ATTN_TYPE_NONE ? asked : stored == NPY_F4 ? ATTN_F32 : ATTN_F16;
+    if (asked == ATTN_TYPE_NONE && stored == NPY_F8)
         return cli_fail(CLI_BAD,
                         "%s: type <f8 is no computing type; give --type f32, f16 "
                         "or bf16",
-                        r->q);
+                        q->file);
     return CLI_GO;
 }
 
@@ -175,19 +177,25 @@ static void describe(const run_request *r, const run_arrays *a, attn_type type,
         d->use |= ATTN_USE_LSE;
 }
 
-static attn_tensor view(const run_request *r, const npy_array *a, attn_type type,
-                        const int64_t size[4], int64_t dim)
+attn_tensor run_view(const npy_array *a, attn_type type, const int64_t size[4], bool blhd)
 {
-    attn_tensor t = r->blhd
-                        ? attn_tensor_blhd(a->data, type, size[0], size[1], size[2], dim)
-                        : attn_tensor_bhld(a->data, type, size[0], size[1], size[2], dim);
+    attn_tensor t =
+        blhd ? attn_tensor_blhd(a->data, type, size[0], size[1], size[2], size[3])
+             : attn_tensor_bhld(a->data, type, size[0], size[1], size[2], size[3]);
     t.data_bytes = a->bytes;
     return t;
 }
 
+/* With rows of another size. */
+static attn_tensor view(const run_request *r, const npy_array *a, attn_type type,
+                        const int64_t size[4], int64_t dim)
+{
+    return run_view(a, type, (int64_t[4]){ size[0], size[1], size[2], dim }, r->blhd);
+}
+
 /* What a whole array in 64-byte aligned memory promises: each stride of more
  * than one step is a multiple of a row. */
-static attn_layout layout_of(const attn_tensor *t)
+attn_layout run_layout_of(const attn_tensor *t)
 {
     const int64_t row = t->size[3] * (int64_t)attn_type_bytes(t->type);
     const bool rows = t->size[0] > 1 || t->size[1] > 1 || t->size[2] > 1;
@@ -238,10 +246,10 @@ static void make_views(const run_request *r, run_arrays *a)
     }
     run_view_extras(r, a);
     d->use |= ATTN_USE_LAYOUT;
-    d->layout_q = layout_of(&args->q);
-    d->layout_k = layout_of(&args->k);
-    d->layout_v = layout_of(&args->v);
-    d->layout_o = r->out || !r->lse || run_backward(r) ? layout_of(&o) : ATTN_LAYOUT_16;
+    d->layout_q = run_layout_of(&args->q);
+    d->layout_k = run_layout_of(&args->k);
+    d->layout_v = run_layout_of(&args->v);
+    d->layout_o = r->out || !r->lse || run_backward(r) ? run_layout_of(&o) : ATTN_LAYOUT_16;
 }
 
 int run_load(const run_request *r, run_arrays *a)
@@ -254,9 +262,10 @@ int run_load(const run_request *r, run_arrays *a)
 
     *a = (run_arrays){ .in = { { .file = r->q }, { .file = r->k }, { .file = r->v } } };
     for (int i = 0; i < RUN_INPUTS && status == CLI_GO; i++)
-        status = load_input(&a->in[i], r->blhd);
-    if (status != CLI_GO || (status = check_shapes(a->in, r->blhd, same_batch)) != CLI_GO ||
-        (status = choose_type(r, &a->in[Q].array, &type)) != CLI_GO ||
+        status = run_load_input(&a->in[i], r->blhd);
+    if (status != CLI_GO ||
+        (status = run_check_shapes(a->in, r->blhd, same_batch)) != CLI_GO ||
+        (status = run_choose_type(r->type, &a->in[Q], &type)) != CLI_GO ||
         (status = run_load_extras(r, a)) != CLI_GO)
         return status;
     describe(r, a, type, &a->desc);
@@ -329,37 +338,18 @@ static bool same_file(const char *a, const char *b)
            in[0].st_ino == in[1].st_ino;
 }
 
-enum { OUTPUTS = 2 + RUN_GRADS };
-
-/* Every output with its option; files that are not asked for are NULL. */
-static void list_outputs(const run_request *r, run_arrays *a, const char *option[OUTPUTS],
-                         npy_output out[OUTPUTS])
+int run_check_files(const char *const option[], const char *const path[], int n)
 {
-    option[0] = "--out";
-    option[1] = "--lse";
-    out[0] = (npy_output){ r->out, a ? &a->out : NULL };
-    out[1] = (npy_output){ r->lse, a ? &a->lse : NULL };
-    for (int i = 0; i < RUN_GRADS; i++) {
-        option[2 + i] = run_grads[i].option;
-        out[2 + i] = (npy_output){ r->grad[i], a ? &a->grad[i] : NULL };
-    }
-}
-
-int run_check_outputs(const run_request *r)
-{
-    const char *option[OUTPUTS];
-    npy_output out[OUTPUTS];
     int status = CLI_GO;
 
-    list_outputs(r, NULL, option, out);
-    for (int i = 0; i < OUTPUTS && status == CLI_GO; i++)
-        if (out[i].path)
-            status = check_output(option[i], out[i].path);
-    for (int i = 0; i < OUTPUTS; i++)
-        for (int k = i + 1; k < OUTPUTS && status == CLI_GO; k++)
-            if (out[i].path && out[k].path && same_file(out[i].path, out[k].path))
+    for (int i = 0; i < n && status == CLI_GO; i++)
+        if (path[i])
+            status = check_output(option[i], path[i]);
+    for (int i = 0; i < n; i++)
+        for (int k = i + 1; k < n && status == CLI_GO; k++)
+            if (path[i] && path[k] && same_file(path[i], path[k]))
                 status = cli_fail(CLI_BAD, "%s %s and %s %s are one file; want two",
-                                  option[i], out[i].path, option[k], out[k].path);
+                                  option[i], path[i], option[k], path[k]);
     return status;
 }
 
@@ -377,29 +367,61 @@ static int widen_bf16(const char *option, npy_array *a)
     return CLI_GO;
 }
 
-int run_save(const run_request *r, run_arrays *a)
+int run_save_files(const char *const option[], const char *const path[],
+                   npy_array *const array[], int n, attn_type type)
 {
-    const char *option[OUTPUTS];
-    npy_output all[OUTPUTS];
+    npy_output all[NPY_MOST_OUTPUTS];
     char err[512];
-    int status = CLI_GO, n = 0;
+    int status = CLI_GO, wanted = 0;
 
-    list_outputs(r, a, option, all);
-    for (int i = 0; i < OUTPUTS; i++) {
-        npy_array *array = i == 0 ? &a->out : i == 1 ? &a->lse : &a->grad[i - 2];
-
-        if (!all[i].path)
+    for (int i = 0; i < n; i++) {
+        if (!path[i])
             continue;
-        if (a->desc.type == ATTN_BF16 && array->type == NPY_F2 &&
-            (status = widen_bf16(option[i], array)) != CLI_GO)
+        if (type == ATTN_BF16 && array[i]->type == NPY_F2 &&
+            (status = widen_bf16(option[i], array[i])) != CLI_GO)
             return status;
-        all[n++] = all[i];
+        all[wanted++] = (npy_output){ path[i], array[i] };
     }
-    if (n)
+    if (wanted)
         cli_progress("writing %s", all[0].path);
-    if (n && npy_save_all(all, n, err, sizeof err))
+    if (wanted && npy_save_all(all, wanted, err, sizeof err))
         status = cli_fail(CLI_BAD, "%s", err);
     return status;
+}
+
+enum { OUTPUTS = 2 + RUN_GRADS };
+
+/* Every output with its option; files that are not asked for are NULL. */
+static void list_outputs(const run_request *r, const char *option[OUTPUTS],
+                         const char *path[OUTPUTS])
+{
+    option[0] = "--out";
+    option[1] = "--lse";
+    path[0] = r->out;
+    path[1] = r->lse;
+    for (int i = 0; i < RUN_GRADS; i++) {
+        option[2 + i] = run_grads[i].option;
+        path[2 + i] = r->grad[i];
+    }
+}
+
+int run_check_outputs(const run_request *r)
+{
+    const char *option[OUTPUTS], *path[OUTPUTS];
+
+    list_outputs(r, option, path);
+    return run_check_files(option, path, OUTPUTS);
+}
+
+int run_save(const run_request *r, run_arrays *a)
+{
+    const char *option[OUTPUTS], *path[OUTPUTS];
+    npy_array *array[OUTPUTS] = { &a->out, &a->lse };
+
+    list_outputs(r, option, path);
+    for (int i = 0; i < RUN_GRADS; i++)
+        array[2 + i] = &a->grad[i];
+    return run_save_files(option, path, array, OUTPUTS, a->desc.type);
 }
 
 void run_free(run_arrays *a)

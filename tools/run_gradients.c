@@ -177,3 +177,40 @@ attn_options run_options(const run_request *r, bool backward)
                                           : NULL,
                            .splits = backward ? 0 : r->splits };
 }
+
+static const attn_tensor *at(const attn_args *args, size_t place)
+{
+    return (const attn_tensor *)(const void *)((const char *)args + place);
+}
+
+/* Backward, O and LSE are inputs. */
+void run_make_job(const run_request *r, run_arrays *a, run_job *job)
+{
+    const bool backward = run_backward(r);
+    const attn_args *args = backward ? &a->back_args : &a->args;
+    const run_tensor fixed[] = {
+        { &args->q, AT(q), NULL, "--q" },
+        { &args->k, AT(k), NULL, "--k" },
+        { &args->v, AT(v), NULL, "--v" },
+        { &args->o, AT(o), backward ? NULL : &a->out, "--out" },
+        { &args->lse, AT(lse), backward ? NULL : &a->lse, "--lse" },
+    };
+    int n = sizeof fixed / sizeof fixed[0];
+
+    *job =
+        (run_job){ .problem = problem_of_softmax(backward ? &a->back : &a->desc),
+                   .options = run_options(r, backward),
+                   .partial = r->file[RUN_Q_LENS] || r->file[RUN_CU_Q] ||
+                              (backward && (r->file[RUN_KV_LENS] || r->file[RUN_CU_K])) };
+    memcpy(job->tensor, fixed, sizeof fixed);
+    for (int i = 0; i < RUN_GIVEN; i++)
+        job->tensor[n++] = (run_tensor){ at(args, run_given[i].tensor), run_given[i].tensor,
+                                         NULL, run_given[i].option };
+    for (int i = 0; i < RUN_GRADS; i++)
+        job->tensor[n++] = (run_tensor){ at(args, run_grads[i].tensor), run_grads[i].tensor,
+                                         &a->grad[i], run_grads[i].option };
+    for (int i = 0; i < RUN_FILES; i++)
+        job->tensor[n++] = (run_tensor){ at(args, run_files[i].tensor), run_files[i].tensor,
+                                         NULL, run_files[i].option };
+    job->n = n;
+}

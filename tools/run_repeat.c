@@ -15,14 +15,12 @@ typedef struct twin {
     char *bits; /* of an output: a later run's            */
 } twin;
 
-enum { N_TWINS = RUN_INPUTS + 2 + RUN_GIVEN + RUN_GRADS + RUN_FILES };
-
 typedef struct session {
     attn_ctx *ctx;
+    const run_job *job;
     attn_plan *plan;
     attn_args args;
-    bool partial; /* rows of the outputs may belong to no query */
-    twin twins[N_TWINS];
+    twin twins[RUN_TENSORS];
 } session;
 
 static attn_status plan_text(const attn_plan *plan, char **text)
@@ -40,14 +38,12 @@ static int no_memory(void)
     return cli_fail(CLI_NOTHING, "no memory for the repeated runs");
 }
 
-static int prepare(session *s, const run_request *r, run_arrays *a, run_times *times)
+static int prepare(session *s, run_times *times)
 {
-    const bool backward = run_backward(r);
-    const attn_options options = run_options(r, backward);
     attn_status st;
 
     cli_progress("planning");
-    st = attn_plan_softmax_with(s->ctx, backward ? &a->back : &a->desc, &options, &s->plan);
+    st = problem_plan(s->ctx, &s->job->problem, &s->job->options, &s->plan);
     if (st == ATTN_OK)
         st = plan_text(s->plan, &times->plan);
     if (st == ATTN_OK && !times->plan)
@@ -55,7 +51,7 @@ static int prepare(session *s, const run_request *r, run_arrays *a, run_times *t
     if (st == ATTN_OK && (s->args.workspace_bytes = attn_plan_workspace_bytes(s->plan)))
         st = attn_memory_alloc(s->ctx, s->args.workspace_bytes, &s->args.workspace);
     cli_progress("copying to the device");
-    for (int i = 0; i < N_TWINS && st == ATTN_OK; i++) {
+    for (int i = 0; i < s->job->n && st == ATTN_OK; i++) {
         twin *t = &s->twins[i];
         if (t->host->type == ATTN_TYPE_NONE)
             continue;
@@ -102,18 +98,18 @@ static attn_status run_once(session *s, int64_t run, run_times *times)
 {
     attn_status st = ATTN_OK;
 
-    for (int i = 0; i < N_TWINS && st == ATTN_OK; i++) {
+    for (int i = 0; i < s->job->n && st == ATTN_OK; i++) {
         const twin *t = &s->twins[i];
         if (!t->bits || !t->host->data_bytes)
             continue;
-        memset(t->bits, (run & 1) && !s->partial ? 0xff : 0, t->host->data_bytes);
+        memset(t->bits, (run & 1) && !s->job->partial ? 0xff : 0, t->host->data_bytes);
         st = attn_memory_upload(s->ctx, t->device->data, 0, t->bits, t->host->data_bytes);
     }
     if (st == ATTN_OK)
         st = attn_execute_timed(s->plan, &s->args, NULL, &times->ns[run]);
     if (st == ATTN_OK)
         times->runs = run + 1;
-    for (int i = 0; i < N_TWINS && st == ATTN_OK; i++) {
+    for (int i = 0; i < s->job->n && st == ATTN_OK; i++) {
         const twin *t = &s->twins[i];
         const size_t bytes = t->host->data_bytes;
         if (!t->bits || !bytes)
@@ -149,58 +145,22 @@ static int summarise(run_times *times)
     return CLI_GO;
 }
 
-static attn_tensor *at(attn_args *args, size_t place)
+int run_repeat(attn_ctx *ctx, const run_job *job, int64_t runs, run_times *times)
 {
-    return (attn_tensor *)(void *)((char *)args + place);
-}
-
-/* Backward, O and LSE are inputs. */
-static void list_twins(session *s, run_arrays *a, bool backward)
-{
-    attn_args *host = backward ? &a->back_args : &a->args, *device = &s->args;
-    const npy_array *const out = backward ? NULL : &a->out;
-    const npy_array *const lse = backward ? NULL : &a->lse;
-    const twin fixed[] = {
-        { &host->q, &device->q, NULL, "--q", NULL },
-        { &host->k, &device->k, NULL, "--k", NULL },
-        { &host->v, &device->v, NULL, "--v", NULL },
-        { &host->o, &device->o, out, "--out", NULL },
-        { &host->lse, &device->lse, lse, "--lse", NULL },
-    };
-    int n = sizeof fixed / sizeof fixed[0];
-
-    memcpy(s->twins, fixed, sizeof fixed);
-    for (int i = 0; i < RUN_GIVEN; i++)
-        s->twins[n++] = (twin){ .host = at(host, run_given[i].tensor),
-                                .device = at(device, run_given[i].tensor),
-                                .option = run_given[i].option };
-    for (int i = 0; i < RUN_GRADS; i++)
-        s->twins[n++] = (twin){ .host = at(host, run_grads[i].tensor),
-                                .device = at(device, run_grads[i].tensor),
-                                .output = &a->grad[i],
-                                .option = run_grads[i].option };
-    for (int i = 0; i < RUN_FILES; i++)
-        s->twins[n++] = (twin){ .host = at(host, run_files[i].tensor),
-                                .device = at(device, run_files[i].tensor),
-                                .option = run_files[i].option };
-}
-
-int run_repeat(attn_ctx *ctx, const run_request *request, run_arrays *a, int64_t runs,
-               run_times *times)
-{
-    session s = { .ctx = ctx,
-                  .args = { .size = sizeof s.args },
-                  .partial = request->file[RUN_Q_LENS] || request->file[RUN_CU_Q] ||
-                             (run_backward(request) &&
-                              (request->file[RUN_KV_LENS] || request->file[RUN_CU_K])) };
+    session s = { .ctx = ctx, .job = job, .args = { .size = sizeof s.args } };
     attn_status st = ATTN_OK;
     int status;
 
     *times = (run_times){ .plan = NULL };
-    list_twins(&s, a, run_backward(request));
+    for (int i = 0; i < job->n; i++) {
+        const run_tensor *t = &job->tensor[i];
+        void *device = (char *)&s.args + t->place;
+
+        s.twins[i] = (twin){ t->host, device, t->output, t->option, NULL };
+    }
     if (!(times->ns = calloc((size_t)runs, sizeof *times->ns)))
         return no_memory();
-    status = prepare(&s, request, a, times);
+    status = prepare(&s, times);
     for (int64_t run = 0; run < runs && status == CLI_GO && !times->differs[0]; run++) {
         cli_progress("run %lld of %lld", (long long)run + 1, (long long)runs);
         if ((st = run_once(&s, run, times)) != ATTN_OK)
@@ -209,7 +169,7 @@ int run_repeat(attn_ctx *ctx, const run_request *request, run_arrays *a, int64_t
     if (status == CLI_GO)
         status = summarise(times);
 
-    for (int i = 0; i < N_TWINS; i++) {
+    for (int i = 0; i < job->n; i++) {
         attn_memory_free(ctx, &s.twins[i].device->data);
         free(s.twins[i].bits);
     }

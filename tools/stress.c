@@ -54,11 +54,11 @@ static bool same_results(const trial *a, const trial *b)
            !memcmp(a->lse, b->lse, rows * sizeof *a->lse);
 }
 
-static bool inputs_of(inputs *in, const char *problem, uint64_t seed)
+static bool inputs_of(inputs *in, const char *text, uint64_t seed)
 {
     attn_softmax_desc d;
 
-    return attn_softmax_parse(problem, &d) == ATTN_OK &&
+    return attn_softmax_parse(text, &d) == ATTN_OK &&
            inputs_make(in, &d, (input_how){ .kind = INPUT_CLEAR }, seed);
 }
 

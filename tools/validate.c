@@ -50,7 +50,7 @@ static attn_ctx *ctx_of(const session *s, const entry *e)
 
 static bool is_backward(const session *s)
 {
-    return s->item->desc.use & ATTN_USE_GRAD;
+    return s->item->problem.softmax.use & ATTN_USE_GRAD;
 }
 
 static void fail(entry *e, const char *where, const char *what)
@@ -85,11 +85,12 @@ static void ask(session *s, int device)
 
     if (!ctx)
         return;
-    if (attn_softmax_variants(ctx, &s->item->desc, list, MAX_VARIANTS, &n) != ATTN_OK) {
+    if (attn_softmax_variants(ctx, &s->item->problem.softmax, list, MAX_VARIANTS, &n) !=
+        ATTN_OK) {
         record one = { .device = device,
                        .variant = "(all)",
                        .text = (char *)s->item->text,
-                       .type = s->item->desc.type,
+                       .type = s->item->problem.softmax.type,
                        .outcome = OUTCOME_FAILED,
                        .what = (char *)attn_last_error() };
         report_add(s->v->report, &one);
@@ -106,7 +107,7 @@ static void ask(session *s, int device)
                               .variant = list[i].name,
                               .traits = list[i].traits,
                               .text = (char *)s->item->text,
-                              .type = s->item->desc.type,
+                              .type = s->item->problem.softmax.type,
                               .outcome = OUTCOME_PASSED };
         chosen = chosen || takes;
         s->n++;
@@ -137,7 +138,7 @@ static bool says_no(const session *s, const entry *e, const attn_softmax_desc *d
 /* Plans one variant, or notes why not. */
 static void prepare(session *s, entry *e)
 {
-    const double work = visible_flop(&s->item->desc) / 1e9;
+    const double work = visible_flop(&s->item->problem.softmax) / 1e9;
     const double most = s->v->report->max_work;
     attn_status st;
 
@@ -151,8 +152,8 @@ static void prepare(session *s, entry *e)
         snprintf(e->what, sizeof e->what, "more than %g GFLOP", most);
         return;
     }
-    st = plan(s, e, &s->item->desc, &e->plan);
-    if (st == ATTN_ERR_UNSUPPORTED && says_no(s, e, &s->item->desc)) {
+    st = plan(s, e, &s->item->problem.softmax, &e->plan);
+    if (st == ATTN_ERR_UNSUPPORTED && says_no(s, e, &s->item->problem.softmax)) {
         e->record.outcome = OUTCOME_NO;
         snprintf(e->what, sizeof e->what, "%s", attn_last_error());
     } else if (st == ATTN_ERR_NO_MEMORY) {
@@ -168,7 +169,7 @@ static void choose_views(const session *s, const entry *e, trial *t)
     t->expanded = s->round ? random_bits(s->seed, 100 + (uint64_t)s->round, 1000) : 0;
     for (int i = 0; i < TRIAL_TENSORS; i++) {
         const uint64_t bits = random_bits(s->seed, 100 + (uint64_t)s->round, (uint64_t)i);
-        const bool any = !trial_class_bytes(&s->item->desc, (trial_block)i);
+        const bool any = !trial_class_bytes(&s->item->problem.softmax, (trial_block)i);
 
         t->kind[i] = VIEW_PLAIN;
         if (s->round == 0)
@@ -336,7 +337,7 @@ static attn_softmax_desc longer_of(const attn_softmax_desc *d)
 
 static void run_entry(session *s, entry *e)
 {
-    const attn_softmax_desc longer = longer_of(&s->item->desc);
+    const attn_softmax_desc longer = longer_of(&s->item->problem.softmax);
     trial t = { .ctx = ctx_of(s, e),
                 .plan = e->plan,
                 .in = &s->in,
@@ -366,7 +367,7 @@ static void run_entry(session *s, entry *e)
  * variant is spared these inputs. */
 static bool spared(const session *s, const entry *e, input_kind kind)
 {
-    const attn_softmax_desc *d = &s->item->desc;
+    const attn_softmax_desc *d = &s->item->problem.softmax;
 
     return e->info.traits & ATTN_TRAIT_ROUNDED && d->type == ATTN_F16 &&
            (kind == INPUT_HUGE || (kind != INPUT_NORMAL && d->use & ATTN_USE_BIAS));
@@ -385,7 +386,7 @@ static void run_entries(session *s, input_kind kind, input_how how, bool those_s
         return;
     s->ref = (oracle){ 0 };
     s->grads = (gradients){ .score = NULL };
-    if (!inputs_make(&s->in, &s->item->desc, how, s->seed + (uint64_t)s->round))
+    if (!inputs_make(&s->in, &s->item->problem.softmax, how, s->seed + (uint64_t)s->round))
         trouble = "no memory for the inputs";
     else if (is_backward(s))
         trouble = gradients_evaluate(&s->in, &s->grads) ? NULL : "no memory for the oracle";

@@ -112,13 +112,16 @@ static int64_t fast_bytes_of(const attn_choice *choice)
     return most;
 }
 
-/* Groups of a step of linear attention: of columns of each state. */
+/* Groups of a step of linear attention: of columns of each state, backward of each of the
+ * three gradients. */
 static void explain_linear_step(const attn_problem *p, const attn_target *target,
                                 const attn_step *s, int i, attn_text *text)
 {
     const int64_t units = attn_max(target->caps.compute_units, 1);
-    const double groups =
-        (double)(p->b * p->hkv) * (double)attn_ceil_div(p->dv, s->columns);
+    const int64_t by_d = attn_ceil_div(p->d, s->columns);
+    const int64_t by_dv = attn_ceil_div(p->dv, s->columns);
+    const double groups = (double)(p->b * p->hkv) *
+                          (double)(p->pass == ATTN_PASS_BWD ? 2 * by_d + by_dv : by_dv);
 
     attn_text_add(text,
                   "step %d     %s: chunks of %lld tokens x %lld columns of the state, "
