@@ -60,8 +60,8 @@ static const cli_option options[] = {
       .key = OPT_CASES,
       .value = "NAME",
       .many = true,
-      .about =
-          "problems of a file, or of a built-in list: small, tiny, medium, gradients" },
+      .about = "problems of a file, or of a built-in list: small, tiny, medium, gradients, "
+               "linear" },
     { .name = "csv", .key = OPT_CSV, .about = "print comma-separated values" },
     { .name = "peer",
       .key = OPT_PEER,
@@ -143,9 +143,10 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
                  "repeated\n"
                  "runs after a warm-up, on normal random inputs. GFLOP/s counts 2 * (D + "
                  "Dv) for\n"
-                 "every visible pair of a head, backward 2 * (3 * D + 2 * Dv); GB/s counts "
-                 "every\n"
-                 "tensor once. The rates stand beside what the device can do in the same "
+                 "every visible pair of a head, backward 2 * (3 * D + 2 * Dv), of linear "
+                 "attention\n"
+                 "4 * D * Dv + 128 * (D + Dv) a token; GB/s counts every tensor once. The "
+                 "rates stand beside what the device can do in the same "
                  "run: on\n"
                  "GPUs the matrix product of cuBLAS or CLBlast and a copy of memory, on "
                  "processors\n"
@@ -306,21 +307,19 @@ static void set_of_peer(const settings *s, measurement *m, size_t n, timing_way 
                 timing == TIMING_BLOCKS && peer == 0 ? m[i].of_first : m[peer].ms / m[i].ms;
 }
 
-static int time_all(const settings *s, const attn_softmax_desc *desc, const contender *list,
+static int time_all(const settings *s, const case_item *item, const contender *list,
                     size_t n, bench_report *to)
 {
     measurement *m = reserve(to, n);
     session x = { .s = s, .timing = to->timing };
     inputs in = { .q = NULL };
 
-    if (!m || !inputs_make(&in, desc, (input_how){ .full = true }, 1))
+    if (!m || !inputs_make_problem(&in, &item->problem, (input_how){ .full = true }, 1))
         return cli_fail(CLI_NOTHING, "no memory for %s", m ? "the inputs" : "the results");
     x.in = &in;
     for (size_t i = 0; i < n; i++) {
-        char text[256] = "";
-
-        attn_softmax_text(desc, text, sizeof text, NULL);
-        cli_progress("%s %s: %s", list[i].device->info.selector, list[i].variant, text);
+        cli_progress("%s %s: %s", list[i].device->info.selector, list[i].variant,
+                     item->text);
         if (to->timing == TIMING_BLOCKS)
             time_blocks(&x, &list[i], &m[i], i == n - 1);
         else
@@ -351,7 +350,7 @@ static int bench_problem(const settings *s, const case_item *item, bench_report 
         n[d] = n[d] < MAX_VARIANTS ? n[d] : MAX_VARIANTS;
         n_all += n[d];
     }
-    if (!n_all) /* gradients, and no device that computes any */
+    if (!n_all) /* gradients or linear attention, and no device that computes them */
         return CLI_GO;
     if ((status = check_only(s, list, n, to->n_devices)) != CLI_GO ||
         (status = check_peer(s, list, n, to->n_devices)) != CLI_GO)
@@ -366,7 +365,7 @@ static int bench_problem(const settings *s, const case_item *item, bench_report 
                     (v->applicable || s->n_only || peer))
                     found[n_found++] = (contender){ &to->device[d], v->name, v->traits };
             }
-    return n_found ? time_all(s, &item->problem.softmax, found, n_found, to) : CLI_GO;
+    return n_found ? time_all(s, item, found, n_found, to) : CLI_GO;
 }
 
 /* Problems that a variant asked for by name does not take, and failures. */

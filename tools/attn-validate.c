@@ -39,7 +39,7 @@ static const cli_option options[] = {
       .value = "NAME",
       .many = true,
       .about = "problems of a file, or of a built-in list: small, tiny, medium, "
-               "gradients; "
+               "gradients, linear; "
                "default: all but tiny" },
     { .name = "seed",
       .key = OPT_SEED,
@@ -140,6 +140,8 @@ static int read_settings(int argc, char **argv, cli_common *common, settings *s)
         status = cases_add_named(&s->cases, "medium");
     if (status == CLI_GO && !s->files && !s->texts)
         status = cases_add_named(&s->cases, "gradients");
+    if (status == CLI_GO && !s->files && !s->texts)
+        status = cases_add_named(&s->cases, "linear");
     return status;
 }
 

@@ -90,10 +90,10 @@ static int add_file(case_list *list, const char *path)
     int status = CLI_GO;
 
     if (!file)
-        return cli_fail(
-            CLI_BAD,
-            "%s: %s; want a file of problem texts, or small, tiny, medium, gradients", path,
-            strerror(errno));
+        return cli_fail(CLI_BAD,
+                        "%s: %s; want a file of problem texts, or small, tiny, medium, "
+                        "gradients, linear",
+                        path, strerror(errno));
     for (int number = 1; status == CLI_GO && getline(&line, &room, file) >= 0; number++)
         status = add_line(list, line, path, number);
     if (status == CLI_GO && ferror(file))

@@ -9,9 +9,6 @@
 #include "npy.h"
 #include "visible.h"
 
-/* Streams of the generator, one for each purpose; the other files begin at 10. */
-enum { STREAM_Q, STREAM_K, STREAM_V, STREAM_ROW };
-
 const char *input_kind_name(input_kind kind)
 {
     static const char *const names[INPUT_KINDS] = { "normal", "clear", "huge", "constant" };
@@ -82,7 +79,7 @@ enum { FEW_NUMBERS = 1 << 20 };
 
 /* Rows of dim numbers each: row i of head h and batch b takes the numbers of row
  * `source(i)` of head `same_heads ? 0 : h`. */
-static void fill(const inputs *in, float *to, int stream, int64_t heads, int64_t len,
+void inputs_fill(const inputs *in, float *to, int stream, int64_t heads, int64_t len,
                  int64_t dim, bool same_heads, uint64_t seed)
 {
     const bool constant = in->kind == INPUT_CONSTANT && stream == STREAM_V;
@@ -104,7 +101,7 @@ static void fill(const inputs *in, float *to, int stream, int64_t heads, int64_t
     }
 }
 
-static bool allocate(inputs *in)
+bool inputs_allocate(inputs *in)
 {
     const attn_softmax_desc *d = &in->desc;
 
@@ -120,14 +117,15 @@ bool inputs_make(inputs *in, const attn_softmax_desc *desc, input_how how, uint6
     const attn_softmax_desc *d = desc;
 
     *in = (inputs){ .desc = *desc, .kind = how.kind };
-    if (!allocate(in) || !inputs_make_lists(in, &how, seed)) {
+    if (!inputs_allocate(in) || !inputs_make_lists(in, &how, seed)) {
         inputs_free(in);
         return false;
     }
-    fill(in, in->q, STREAM_Q, d->heads_q, d->len_q, d->dim_qk, false, seed);
-    fill(in, in->k, STREAM_K, d->heads_kv, d->len_kv, d->dim_qk, how.same_heads, seed);
-    fill(in, in->v, STREAM_V, d->heads_kv, d->len_kv, visible_dim_v(d), how.same_heads,
-         seed);
+    inputs_fill(in, in->q, STREAM_Q, d->heads_q, d->len_q, d->dim_qk, false, seed);
+    inputs_fill(in, in->k, STREAM_K, d->heads_kv, d->len_kv, d->dim_qk, how.same_heads,
+                seed);
+    inputs_fill(in, in->v, STREAM_V, d->heads_kv, d->len_kv, visible_dim_v(d),
+                how.same_heads, seed);
     if (!inputs_make_terms(in, &how, seed) ||
         (d->use & ATTN_USE_GRAD && !inputs_make_gradients(in, &how, seed))) {
         inputs_free(in);
@@ -263,7 +261,7 @@ bool inputs_cut(inputs *out, const inputs *in, int64_t b, int64_t kvh)
     *out = (inputs){ .desc = *d, .kind = in->kind };
     out->desc.batch = out->desc.heads_kv = 1;
     out->desc.heads_q = group;
-    if (!allocate(out) || !cut_lists(out, in, b) ||
+    if (!inputs_allocate(out) || !cut_lists(out, in, b) ||
         !cut_terms(out, in, b, kvh * group, group) ||
         !cut_gradients(out, in, b * d->heads_q + kvh * group, group)) {
         inputs_free(out);
@@ -279,10 +277,12 @@ bool inputs_cut(inputs *out, const inputs *in, int64_t b, int64_t kvh)
 
 void inputs_free(inputs *in)
 {
-    void *const all[] = { in->q,    in->k,     in->v,      in->lens,    in->lens_q,
-                          in->cu_q, in->cu_k,  in->table,  in->bias,    in->offsets,
-                          in->mask, in->alibi, in->sinks,  in->seen,    in->bias_used,
-                          in->o,    in->lse,   in->grad_o, in->grad_lse };
+    void *const all[] = { in->q,     in->k,     in->v,      in->lens,     in->lens_q,
+                          in->cu_q,  in->cu_k,  in->table,  in->bias,     in->offsets,
+                          in->mask,  in->alibi, in->sinks,  in->seen,     in->bias_used,
+                          in->o,     in->lse,   in->grad_o, in->grad_lse, in->state,
+                          in->z,     in->decay, in->beta,   in->den,      in->grad_state,
+                          in->grad_z };
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         free(all[i]);

@@ -7,7 +7,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <attn/linear.h>
 #include <attn/softmax.h>
+
+#include "linear_plain.h"
+#include "problem.h"
 
 typedef enum input_kind {
     INPUT_NORMAL,      /* all N(0, 1)                                             */
@@ -50,6 +54,15 @@ typedef struct inputs {
     float *grad_o, *grad_lse; /*   forward left them; their gradients. No o without
                                *   grad_o                                          */
 
+    bool is_linear;           /* linear attention: then desc has its sizes, type, layouts
+                               * and lengths, and these are there:               */
+    attn_linear_desc linear;
+    float *state, *z;         /* [B, Hkv, D, Dv], [B, Hkv, D]                       */
+    float *decay, *beta;      /* of decay_size, beta_size                           */
+    int64_t decay_size[4], beta_size[4];
+    float *den;               /* backward: [B, Hq, Lq]                              */
+    float *grad_state, *grad_z;
+
     unsigned char *seen;      /* [B, Hkv, Lk]: SEEN_..., by any of the head's queries */
     unsigned char *bias_used; /* as bias: some pair that is in sight reads it      */
 } inputs;
@@ -58,6 +71,22 @@ typedef struct inputs {
  * everywhere. false if memory is out; `in` is then empty. */
 bool inputs_make(inputs *in, const attn_softmax_desc *desc, input_how how, uint64_t seed);
 
+/* The same of linear attention (linear_inputs.c): q and k are such that denominators are at
+ * least 1 but for phi, keys of a delta rule have norm 1, and one of the gradients that may be
+ * given, or all, are there. */
+bool inputs_make_linear(inputs *in, const attn_linear_desc *desc, input_how how,
+                        uint64_t seed);
+
+/* Either, by the problem. */
+bool inputs_make_problem(inputs *in, const problem *p, input_how how, uint64_t seed);
+
+/* The problem that they are of. */
+problem inputs_problem(const inputs *in);
+
+/* The right answer to linear attention, or false: memory is out. Free it with
+ * linear_plain_free(). */
+bool inputs_answer_linear(const inputs *in, linear_plain *out);
+
 /* Cuts out batch `b` and key/value head `kvh` with its query heads: a problem with
  * B = Hkv = 1. false if memory is out; `out` is then empty. */
 bool inputs_cut(inputs *out, const inputs *in, int64_t b, int64_t kvh);
@@ -65,8 +94,14 @@ bool inputs_cut(inputs *out, const inputs *in, int64_t b, int64_t kvh);
 /* Frees the arrays. Accepts an empty one. */
 void inputs_free(inputs *in);
 
-/* Parts of inputs_make(): what is listed by batch (input_lists.c), what is added to or
+/* Streams of the generator for q, k and v; other purposes have streams from 10 on. */
+enum { STREAM_Q, STREAM_K, STREAM_V, STREAM_ROW };
+
+/* Parts of inputs_make(): rows, what is listed by batch (input_lists.c), what is added to or
  * hides scores, and what is in sight then (input_terms.c). */
+void inputs_fill(const inputs *in, float *to, int stream, int64_t heads, int64_t len,
+                 int64_t dim, bool same_heads, uint64_t seed);
+bool inputs_allocate(inputs *in);
 bool inputs_make_lists(inputs *in, const input_how *how, uint64_t seed);
 bool inputs_make_terms(inputs *in, const input_how *how, uint64_t seed);
 void inputs_mark(inputs *in, const input_how *how);

@@ -23,7 +23,7 @@ static double tolerance_of(const attn_linear_desc *d)
 
 static double tiny_of(attn_type type)
 {
-    return type == ATTN_F16 ? 0x1p-24 : 0x1p-96;
+    return type == ATTN_F16 ? 0x1p-24 : 0x1p-80;
 }
 
 /* A head: `rows` rows of `n` elements from `first` on. */

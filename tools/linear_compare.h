@@ -8,8 +8,8 @@
  * with tolerance 2e-6 for f32, 1e-3 for f16, 8e-3 for bf16, also of S, z and den, for
  * which phi may be rounded to the type; of gradients 1e-5, 3e-3 and 2e-2; of TF32 1e-3 and
  * 3e-3. The second size counts where sums cancel. A single element may be off by 20 times
- * its row's share, and by 2^-24 for f16, 2^-96 otherwise: what underflows. What nothing was
- * added to is exactly 0. */
+ * its row's share, and by 2^-24 for f16, 2^-80 otherwise: what underflows, and what small
+ * denominators make of it. What nothing was added to is exactly 0. */
 #ifndef ATTN_TOOLS_LINEAR_COMPARE_H
 #define ATTN_TOOLS_LINEAR_COMPARE_H
 

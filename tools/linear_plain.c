@@ -82,7 +82,8 @@ typedef struct work {
     double scale, eps;
     double *q, *k;             /* [group, Lq, D], times scale; [Lk, D] */
     double *slope_q, *slope_k; /* of each element, times scale for q */
-    double *state, *z;         /* of the rules that are no sum         */
+    double *state, *z;         /* of the rules that are no sum  */
+    double *square;            /* of the terms of `state`       */
 } work;
 
 static double phi_of(const attn_linear_desc *d, double x, double *slope)
@@ -318,17 +319,25 @@ static void step(const work *w, int64_t j)
     for (int64_t e = 0; e < w->e && p->decay; e++) {
         const double g = exp(p->decay[key_at(w, j) * w->e + e]);
 
-        for (int64_t m = 0; m < w->m; m++)
+        for (int64_t m = 0; m < w->m; m++) {
             w->state[e * w->m + m] *= g;
+            w->square[e * w->m + m] *= g * g;
+        }
         w->z[e] *= g;
     }
     for (int64_t m = 0; m < w->m; m++) {
-        double u = v[m];
+        double u = v[m], square = v[m] * v[m];
 
-        for (int64_t e = 0; e < w->e && p->beta; e++)
-            u -= w->state[e * w->m + m] * k[e];
-        for (int64_t e = 0; e < w->e; e++)
+        for (int64_t e = 0; e < w->e && p->beta; e++) {
+            const double read = w->state[e * w->m + m] * k[e];
+
+            u -= read;
+            square += read * read;
+        }
+        for (int64_t e = 0; e < w->e; e++) {
             w->state[e * w->m + m] += beta * u * k[e];
+            w->square[e * w->m + m] += beta * beta * k[e] * k[e] * square;
+        }
     }
     for (int64_t e = 0; e < w->e; e++)
         w->z[e] += k[e];
@@ -339,8 +348,10 @@ static void recurrence(const work *w)
     const linear_plain *p = w->p;
     const int64_t n = w->e * w->m;
 
-    for (int64_t x = 0; x < n; x++)
+    for (int64_t x = 0; x < n; x++) {
         w->state[x] = p->state_in ? p->state_in[state_at(w) * w->m + x] : 0;
+        w->square[x] = w->state[x] * w->state[x];
+    }
     for (int64_t e = 0; e < w->e; e++)
         w->z[e] = p->z_in ? p->z_in[state_at(w) + e] : 0;
     for (int64_t i = 0; i < w->d->len_q; i++) {
@@ -352,13 +363,16 @@ static void recurrence(const work *w)
             const double by = w->normalize ? den : 1;
 
             add(p, LINEAR_DEN, query_at(w, g, i), den, squares + w->eps * w->eps);
-            for (int64_t x = 0; x < n && by != 0; x++)
-                add_one(p, LINEAR_O, query_at(w, g, i) * w->m + x % w->m,
-                        q[x / w->m] * w->state[x] / by);
+            for (int64_t x = 0; x < n && by != 0; x++) {
+                const double at = q[x / w->m] / by;
+
+                add(p, LINEAR_O, query_at(w, g, i) * w->m + x % w->m, at * w->state[x],
+                    at * at * w->square[x]);
+            }
         }
     }
     for (int64_t x = 0; x < n; x++)
-        add_one(p, LINEAR_STATE_OUT, state_at(w) * w->m + x, w->state[x]);
+        add(p, LINEAR_STATE_OUT, state_at(w) * w->m + x, w->state[x], w->square[x]);
     for (int64_t e = 0; e < w->e; e++)
         add_one(p, LINEAR_Z_OUT, state_at(w) + e, w->z[e]);
 }
@@ -416,7 +430,7 @@ static bool run_one(linear_plain *p, int64_t bh)
                .eps = d->use & ATTN_LINEAR_EPS ? (double)d->eps : (double)1e-6f };
     const size_t q = (size_t)(w.group * d->len_q * w.e), k = (size_t)(d->len_kv * w.e);
     double *room =
-        calloc(2 * q + 2 * k + (size_t)(w.e * w.m + w.e + 2 * w.m) + 1, sizeof *room);
+        calloc(2 * q + 2 * k + (size_t)(2 * w.e * w.m + w.e + 2 * w.m) + 1, sizeof *room);
 
     if (!room)
         return false;
@@ -427,7 +441,8 @@ static bool run_one(linear_plain *p, int64_t bh)
     w.k = w.slope_q + q;
     w.slope_k = w.k + k;
     w.state = w.slope_k + k;
-    w.z = w.state + w.e * w.m;
+    w.square = w.state + w.e * w.m;
+    w.z = w.square + w.e * w.m;
     run_head(&w, w.z + w.e);
     free(room);
     return true;

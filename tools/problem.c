@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "visible.h"
+
 problem problem_of_softmax(const attn_softmax_desc *desc)
 {
     return (problem){ .softmax = *desc };
@@ -51,6 +53,20 @@ attn_status problem_explain(attn_ctx *ctx, const problem *p, const attn_options 
 attn_type problem_type(const problem *p)
 {
     return p->is_linear ? p->linear.type : p->softmax.type;
+}
+
+double problem_flop(const problem *p)
+{
+    const attn_linear_desc *d = &p->linear;
+    const double chunk = d->use & ATTN_LINEAR_CAUSAL ? 64 : 0;
+    const double e = (double)d->dim_qk, m = (double)(d->dim_v ? d->dim_v : d->dim_qk);
+    const double queries = (double)d->batch * (double)d->heads_q * (double)d->len_q;
+    const double keys = (double)d->batch * (double)d->heads_kv * (double)d->len_kv;
+
+    if (!p->is_linear)
+        return visible_flop(&p->softmax);
+    return (d->use & ATTN_LINEAR_GRAD ? 2.5 : 1) *
+           (2 * e * m * (queries + keys) + 2 * chunk * (e + m) * queries);
 }
 
 const char *problem_kind(const problem *p)

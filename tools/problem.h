@@ -29,6 +29,11 @@ attn_status problem_explain(attn_ctx *ctx, const problem *p, const attn_options 
 
 attn_type problem_type(const problem *p);
 
+/* Floating-point operations, 2 for a multiply and an add: visible_flop(), or of linear
+ * attention in chunks of 64 tokens 4 D Dv + 2 * 64 (D + Dv) a query (half of them a key's),
+ * in the full form without the second part; backward 2.5 times as many. */
+double problem_flop(const problem *p);
+
 /* "gradients", "linear attention", "gradients of linear attention": what a back end without
  * variants for it lacks. */
 const char *problem_kind(const problem *p);

@@ -33,7 +33,8 @@ static attn_status time_plan(subject *s, double *ms)
 {
     const attn_options options = { .size = sizeof options, .variant = s->m->variant };
     const double start = timing_now();
-    attn_status st = attn_plan_softmax_with(s->ctx, &s->in->desc, &options, &s->plan);
+    const problem p = inputs_problem(s->in);
+    attn_status st = problem_plan(s->ctx, &p, &options, &s->plan);
 
     *ms = (timing_now() - start) * 1e3;
     return st;
@@ -100,7 +101,7 @@ static bool make_copies(subject *s)
            copy_block(s, TRIAL_V, s->n_copies, &s->copies[1]);
 }
 
-static void begin(measurement *m, const attn_softmax_desc *desc, const char *selector,
+static void begin(measurement *m, const problem *p, const char *selector,
                   const char *variant)
 {
     *m = (measurement){ .ms = NAN,
@@ -118,14 +119,16 @@ static void begin(measurement *m, const attn_softmax_desc *desc, const char *sel
                         .product_ratio = NAN,
                         .memory_gb_s = NAN,
                         .memory_ratio = NAN };
-    attn_softmax_text(desc, m->problem, sizeof m->problem, NULL);
+    problem_text(p, m->problem, sizeof m->problem, NULL);
     snprintf(m->device, sizeof m->device, "%s", selector);
     snprintf(m->variant, sizeof m->variant, "%s", variant);
 }
 
 bool subject_open(subject *s, const char *selector, const char *variant, bool cold)
 {
-    begin(s->m, &s->in->desc, selector, variant);
+    const problem p = inputs_problem(s->in);
+
+    begin(s->m, &p, selector, variant);
     s->t = (trial){ .ctx = s->ctx, .in = s->in };
     if (!make_plan(s))
         return false;
@@ -151,21 +154,38 @@ attn_args subject_args(subject *s)
     return args;
 }
 
-void subject_rates(const subject *s)
+/* Bytes of all tensors once: backward dO, dQ, dK and dV besides, and of linear attention
+ * not O; its states are small. */
+static double bytes_of(const inputs *in)
 {
-    const attn_softmax_desc *d = &s->in->desc;
+    const attn_softmax_desc *d = &in->desc;
     const double dims = (double)(d->dim_qk + visible_dim_v(d));
     const double rows = (double)d->batch * (double)d->heads_q * (double)d->len_q;
     const double keys = (double)d->batch * (double)d->heads_kv * (double)d->len_kv;
     const double element = (double)attn_type_bytes(d->type);
-    const bool backward = d->use & ATTN_USE_GRAD; /* dO, dQ, dK and dV besides */
+    const bool backward = d->use & ATTN_USE_GRAD;
     const double lse = d->use & (ATTN_USE_LSE | ATTN_USE_GRAD) ? 4 * rows : 0;
+    const double q = (double)d->dim_qk, v = (double)visible_dim_v(d);
+
+    if (in->is_linear && backward)
+        return element * (rows * (2 * q + v) + 2 * keys * dims);
+    if (in->is_linear)
+        return element * dims * (rows + keys);
+    return (backward ? 2 : 1) * element * dims * (rows + keys) + lse;
+}
+
+void subject_rates(const subject *s)
+{
+    const attn_softmax_desc *d = &s->in->desc;
+    const problem p = inputs_problem(s->in);
+    const double dims = (double)(d->dim_qk + visible_dim_v(d));
+    const double keys = (double)d->batch * (double)d->heads_kv * (double)d->len_kv;
     measurement *m = s->m;
 
-    m->gflop_s = visible_flop(d) / m->ms / 1e6;
-    m->gb_s = ((backward ? 2 : 1) * element * dims * (rows + keys) + lse) / m->ms / 1e6;
-    if (d->len_q <= FEW_QUERIES)
-        m->kv_gb_s = element * dims * keys / m->ms / 1e6;
+    m->gflop_s = problem_flop(&p) / m->ms / 1e6;
+    m->gb_s = bytes_of(s->in) / m->ms / 1e6;
+    if (d->len_q <= FEW_QUERIES && !s->in->is_linear)
+        m->kv_gb_s = (double)attn_type_bytes(d->type) * dims * keys / m->ms / 1e6;
     m->product_ratio = m->gflop_s / m->product_gflop_s; /* NAN without one */
     m->memory_ratio = m->gb_s / m->memory_gb_s;
 }

@@ -25,7 +25,7 @@ typedef struct measurement {
     double ms, ms_least, ms_most;   /* median of `readings`, and their range              */
     size_t readings;
     size_t runs;                /* that were timed; a reading may be of many              */
-    double gflop_s;             /* visible_flop() over the median                         */
+    double gflop_s;             /* problem_flop() over the median                         */
     double gb_s;                /* every tensor once, over the median                     */
     double kv_gb_s;             /* K and V once; only with few queries                    */
     double of_first;            /* how many times as fast as what it took turns with      */

@@ -80,8 +80,11 @@ bool trial_is_output(const trial *t, int block)
 
     if (!t->bytes[block])
         return false;
-    return backward ? block >= TRIAL_GRAD_Q && block <= TRIAL_GRAD_SINKS
-                    : block == TRIAL_O || block == TRIAL_LSE;
+    if (backward)
+        return (block >= TRIAL_GRAD_Q && block <= TRIAL_GRAD_SINKS) ||
+               block >= TRIAL_GRAD_STATE_IN;
+    return block == TRIAL_O || block == TRIAL_LSE ||
+           (block >= TRIAL_DEN && block <= TRIAL_Z_OUT);
 }
 
 /* The next output after a block; TRIAL_TENSORS: there is none. */
@@ -96,8 +99,26 @@ static int next_output(const trial *t, int block)
 #define EACH_OUTPUT(t, i) \
     for (int i = next_output(t, -1); i < TRIAL_TENSORS; i = next_output(t, i))
 
+/* The result of linear attention that a block holds. */
+static linear_output output_of(int block)
+{
+    switch (block) {
+    case TRIAL_GRAD_Q: return LINEAR_GRAD_Q;
+    case TRIAL_GRAD_K: return LINEAR_GRAD_K;
+    case TRIAL_GRAD_V: return LINEAR_GRAD_V;
+    case TRIAL_DEN: return LINEAR_DEN;
+    case TRIAL_STATE_OUT: return LINEAR_STATE_OUT;
+    case TRIAL_Z_OUT: return LINEAR_Z_OUT;
+    case TRIAL_GRAD_STATE_IN: return LINEAR_GRAD_STATE_IN;
+    case TRIAL_GRAD_Z_IN: return LINEAR_GRAD_Z_IN;
+    default: return LINEAR_O;
+    }
+}
+
 static float *result_of(const trial *t, int block)
 {
+    if (t->in->is_linear)
+        return t->linear[output_of(block)];
     return block == TRIAL_O     ? t->o
            : block == TRIAL_LSE ? t->lse
                                 : t->grad[block - TRIAL_GRAD_Q];
@@ -110,6 +131,16 @@ static bool make_results(trial *t)
     const size_t rows = (size_t)(d->batch * d->heads_q * d->len_q);
     bool there = true;
 
+    if (t->in->is_linear) {
+        for (int i = 0; i < LINEAR_OUTPUTS && there; i++)
+            if (linear_output_wanted(&t->in->linear, (linear_output)i)) {
+                const int64_t n = linear_output_count(&t->in->linear, (linear_output)i);
+
+                t->linear[i] = calloc((size_t)n + 1, sizeof *t->linear[i]);
+                there = t->linear[i];
+            }
+        return there;
+    }
     if (!(d->use & ATTN_USE_GRAD)) {
         t->o = calloc(rows * (size_t)visible_dim_v(d) + 1, sizeof *t->o);
         t->lse = d->use & ATTN_USE_LSE ? calloc(rows + 1, sizeof *t->lse) : NULL;
@@ -371,5 +402,9 @@ void trial_free(trial *t)
     for (gradient g = GRADIENT_Q; g < GRADIENTS; g++) {
         free(t->grad[g]);
         t->grad[g] = NULL;
+    }
+    for (int i = 0; i < LINEAR_OUTPUTS; i++) {
+        free(t->linear[i]);
+        t->linear[i] = NULL;
     }
 }

@@ -20,6 +20,10 @@ typedef enum trial_block {
     TRIAL_STATUS,                            /* an output, or'ed         */
     TRIAL_GRAD_O, TRIAL_GRAD_LSE,            /* backward                 */
     TRIAL_GRAD_Q, TRIAL_GRAD_K, TRIAL_GRAD_V, TRIAL_GRAD_BIAS, TRIAL_GRAD_SINKS, /* outputs */
+    TRIAL_STATE_IN, TRIAL_Z_IN, TRIAL_DECAY, TRIAL_BETA, /* linear attention, as all below */
+    TRIAL_GRAD_STATE_OUT, TRIAL_GRAD_Z_OUT,
+    TRIAL_DEN, TRIAL_STATE_OUT, TRIAL_Z_OUT, /* outputs; backward den is an input */
+    TRIAL_GRAD_STATE_IN, TRIAL_GRAD_Z_IN,    /* outputs of the backward           */
     TRIAL_TENSORS,
     TRIAL_WORKSPACE = TRIAL_TENSORS,
     TRIAL_BLOCKS
@@ -44,6 +48,8 @@ typedef struct trial {
                                        * problem does not ask for it. Backward both
                                        * are NULL                                    */
     float *grad[GRADIENTS];           /* as gradient_size() has them; NULL: not asked for */
+    float *linear[LINEAR_OUTPUTS];    /* linear attention: all of its results; the above
+                                       * are NULL then, but o                        */
     char what[512];                   /* what went wrong; "": nothing                */
     bool no_memory;                   /* ... and it was only that memory is out      */
 

@@ -32,6 +32,17 @@ static const struct {
     [TRIAL_O] = { "o", offsetof(attn_args, o) },
     [TRIAL_LSE] = { "lse", offsetof(attn_args, lse) },
     [TRIAL_STATUS] = { "status", offsetof(attn_args, status) },
+    [TRIAL_STATE_IN] = { "state_in", offsetof(attn_args, state_in) },
+    [TRIAL_Z_IN] = { "z_in", offsetof(attn_args, z_in) },
+    [TRIAL_DECAY] = { "decay", offsetof(attn_args, decay) },
+    [TRIAL_BETA] = { "beta", offsetof(attn_args, beta) },
+    [TRIAL_GRAD_STATE_OUT] = { "grad_state_out", offsetof(attn_args, grad_state_out) },
+    [TRIAL_GRAD_Z_OUT] = { "grad_z_out", offsetof(attn_args, grad_z_out) },
+    [TRIAL_DEN] = { "den", offsetof(attn_args, den) },
+    [TRIAL_STATE_OUT] = { "state_out", offsetof(attn_args, state_out) },
+    [TRIAL_Z_OUT] = { "z_out", offsetof(attn_args, z_out) },
+    [TRIAL_GRAD_STATE_IN] = { "grad_state_in", offsetof(attn_args, grad_state_in) },
+    [TRIAL_GRAD_Z_IN] = { "grad_z_in", offsetof(attn_args, grad_z_in) },
 };
 
 const char *trial_name(trial_block block)
@@ -84,6 +95,26 @@ static shape shape_of(attn_type type, bool there, const int64_t size[4])
     return shape_4(type, there, size[0], size[1], size[2], size[3]);
 }
 
+static void linear_shapes(const inputs *in, shape s[TRIAL_TENSORS])
+{
+    const attn_linear_desc *d = &in->linear;
+    const int64_t b = d->batch, hkv = d->heads_kv, e = d->dim_qk, m = in->desc.dim_v;
+#define WANTED(which) linear_output_wanted(d, LINEAR_##which)
+
+    s[TRIAL_STATE_IN] = shape_4(ATTN_F32, in->state, b, hkv, e, m);
+    s[TRIAL_Z_IN] = shape_4(ATTN_F32, in->z, b, hkv, e, 1);
+    s[TRIAL_DECAY] = shape_of(d->type_decay, in->decay, in->decay_size);
+    s[TRIAL_BETA] = shape_of(d->type_beta, in->beta, in->beta_size);
+    s[TRIAL_GRAD_STATE_OUT] = shape_4(ATTN_F32, in->grad_state, b, hkv, e, m);
+    s[TRIAL_GRAD_Z_OUT] = shape_4(ATTN_F32, in->grad_z, b, hkv, e, 1);
+    s[TRIAL_DEN] = shape_4(ATTN_F32, in->den || WANTED(DEN), b, d->heads_q, d->len_q, 1);
+    s[TRIAL_STATE_OUT] = shape_4(ATTN_F32, WANTED(STATE_OUT), b, hkv, e, m);
+    s[TRIAL_Z_OUT] = shape_4(ATTN_F32, WANTED(Z_OUT), b, hkv, e, 1);
+    s[TRIAL_GRAD_STATE_IN] = shape_4(ATTN_F32, WANTED(GRAD_STATE_IN), b, hkv, e, m);
+    s[TRIAL_GRAD_Z_IN] = shape_4(ATTN_F32, WANTED(GRAD_Z_IN), b, hkv, e, 1);
+#undef WANTED
+}
+
 static void shapes(const trial *t, shape s[TRIAL_TENSORS])
 {
     const inputs *in = t->in;
@@ -109,7 +140,8 @@ static void shapes(const trial *t, shape s[TRIAL_TENSORS])
         [TRIAL_CU_K] = shape_4(ATTN_I32, in->cu_k, b + 1, 1, 1, 1),
         [TRIAL_TABLE] = shape_4(ATTN_I32, in->table, b, in->blocks, 1, 1),
         [TRIAL_O] = shape_4(d->type, !backward || in->o, bq, hq, lq, dv),
-        [TRIAL_LSE] = shape_4(ATTN_F32, backward || d->use & ATTN_USE_LSE, bq, hq, lq, 1),
+        [TRIAL_LSE] = shape_4(
+            ATTN_F32, !in->is_linear && (backward || d->use & ATTN_USE_LSE), bq, hq, lq, 1),
         [TRIAL_GRAD_O] = shape_4(d->type, in->grad_o, bq, hq, lq, dv),
         [TRIAL_GRAD_LSE] = shape_4(ATTN_F32, in->grad_lse, bq, hq, lq, 1),
         [TRIAL_GRAD_Q] = shape_4(d->type, gradient_wanted(d, GRADIENT_Q), bq, hq, lq, dim),
@@ -124,6 +156,8 @@ static void shapes(const trial *t, shape s[TRIAL_TENSORS])
 
     for (int i = 0; i < TRIAL_TENSORS; i++)
         s[i] = all[i];
+    if (in->is_linear)
+        linear_shapes(in, s);
 }
 
 void trial_make_views(trial *t)
@@ -201,6 +235,7 @@ static void put_queries(trial *t, int64_t b)
             put_query(t, TRIAL_LSE, in->lse, at, n, 1, i < x.queries);
             put_query(t, TRIAL_GRAD_O, in->grad_o, at, n, dv, i < x.queries);
             put_query(t, TRIAL_GRAD_LSE, in->grad_lse, at, n, 1, i < x.queries);
+            put_query(t, TRIAL_DEN, in->den, at, n, 1, i < x.queries);
         }
 }
 
@@ -274,6 +309,17 @@ static void put_bytes(trial *t, trial_block block, const void *from, const int64
     }
 }
 
+/* A contiguous array of floats, to be rounded. */
+static void put_rows(trial *t, trial_block block, const float *from)
+{
+    const int64_t *size = t->view[block].tensor.size;
+
+    for (int64_t n = 0; from && n < size[0] * size[1] * size[2]; n++) {
+        const int64_t at[3] = { n / size[2] / size[1], n / size[2] % size[1], n % size[2] };
+        view_put_row(&t->view[block], t->image[block], at, from + n * size[3]);
+    }
+}
+
 int32_t trial_preset_status(void)
 {
     return 1 << 20; /* a bit that is nobody's: it must stay */
@@ -303,6 +349,12 @@ void trial_put_inputs(trial *t)
     put_bytes(t, TRIAL_CU_Q, in->cu_q, ends);
     put_bytes(t, TRIAL_CU_K, in->cu_k, ends);
     put_bytes(t, TRIAL_TABLE, in->table, table);
+    put_rows(t, TRIAL_STATE_IN, in->state);
+    put_rows(t, TRIAL_Z_IN, in->z);
+    put_rows(t, TRIAL_DECAY, in->decay);
+    put_rows(t, TRIAL_BETA, in->beta);
+    put_rows(t, TRIAL_GRAD_STATE_OUT, in->grad_state);
+    put_rows(t, TRIAL_GRAD_Z_OUT, in->grad_z);
     if (t->status)
         put_bytes(t, TRIAL_STATUS, &preset, one);
 }
@@ -349,6 +401,10 @@ void trial_take(const trial *t, trial_block output, void *image, int64_t only, f
     switch (output) {
     case TRIAL_GRAD_K: take_keys(t, output, image, d->dim_qk, to); return;
     case TRIAL_GRAD_V: take_keys(t, output, image, dv, to); return;
+    case TRIAL_STATE_OUT:
+    case TRIAL_Z_OUT:
+    case TRIAL_GRAD_STATE_IN:
+    case TRIAL_GRAD_Z_IN:
     case TRIAL_GRAD_BIAS:
     case TRIAL_GRAD_SINKS: take_all(t, output, image, to); return;
     default: break;

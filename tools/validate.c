@@ -11,6 +11,7 @@
 #include "compare.h"
 #include "gradients.h"
 #include "inputs.h"
+#include "linear_compare.h"
 #include "oracle.h"
 #include "timing.h"
 #include "trial.h"
@@ -40,7 +41,8 @@ typedef struct session {
     int round;
     inputs in;
     oracle ref;
-    gradients grads; /* backward, instead of ref */
+    gradients grads;     /* backward, instead of ref */
+    linear_plain linear; /* linear attention, instead of both */
 } session;
 
 static attn_ctx *ctx_of(const session *s, const entry *e)
@@ -48,9 +50,14 @@ static attn_ctx *ctx_of(const session *s, const entry *e)
     return s->v->report->device[e->device].ctx;
 }
 
+static bool is_linear(const session *s)
+{
+    return s->item->problem.is_linear;
+}
+
 static bool is_backward(const session *s)
 {
-    return s->item->problem.softmax.use & ATTN_USE_GRAD;
+    return !is_linear(s) && s->item->problem.softmax.use & ATTN_USE_GRAD;
 }
 
 static void fail(entry *e, const char *where, const char *what)
@@ -85,12 +92,11 @@ static void ask(session *s, int device)
 
     if (!ctx)
         return;
-    if (attn_softmax_variants(ctx, &s->item->problem.softmax, list, MAX_VARIANTS, &n) !=
-        ATTN_OK) {
+    if (problem_variants(ctx, &s->item->problem, list, MAX_VARIANTS, &n) != ATTN_OK) {
         record one = { .device = device,
                        .variant = "(all)",
                        .text = (char *)s->item->text,
-                       .type = s->item->problem.softmax.type,
+                       .type = problem_type(&s->item->problem),
                        .outcome = OUTCOME_FAILED,
                        .what = (char *)attn_last_error() };
         report_add(s->v->report, &one);
@@ -107,27 +113,26 @@ static void ask(session *s, int device)
                               .variant = list[i].name,
                               .traits = list[i].traits,
                               .text = (char *)s->item->text,
-                              .type = s->item->problem.softmax.type,
+                              .type = problem_type(&s->item->problem),
                               .outcome = OUTCOME_PASSED };
         chosen = chosen || takes;
         s->n++;
     }
 }
 
-static attn_status plan(const session *s, const entry *e, const attn_softmax_desc *d,
-                        attn_plan **out)
+static attn_status plan(const session *s, const entry *e, const problem *p, attn_plan **out)
 {
     const attn_options options = { .size = sizeof options, .variant = e->info.name };
-    return attn_plan_softmax_with(ctx_of(s, e), d, &options, out);
+    return problem_plan(ctx_of(s, e), p, &options, out);
 }
 
-/* Whether a variant that has no plan for `d` does not take it, and is not broken. */
-static bool says_no(const session *s, const entry *e, const attn_softmax_desc *d)
+/* Whether a variant that has no plan for `p` does not take it, and is not broken. */
+static bool says_no(const session *s, const entry *e, const problem *p)
 {
     attn_variant_info list[MAX_VARIANTS];
     size_t n = 0;
 
-    if (attn_softmax_variants(ctx_of(s, e), d, list, MAX_VARIANTS, &n) != ATTN_OK)
+    if (problem_variants(ctx_of(s, e), p, list, MAX_VARIANTS, &n) != ATTN_OK)
         return false;
     for (size_t i = 0; i < n && i < MAX_VARIANTS; i++)
         if (!strcmp(list[i].name, e->info.name))
@@ -138,7 +143,7 @@ static bool says_no(const session *s, const entry *e, const attn_softmax_desc *d
 /* Plans one variant, or notes why not. */
 static void prepare(session *s, entry *e)
 {
-    const double work = visible_flop(&s->item->problem.softmax) / 1e9;
+    const double work = problem_flop(&s->item->problem) / 1e9;
     const double most = s->v->report->max_work;
     attn_status st;
 
@@ -152,8 +157,8 @@ static void prepare(session *s, entry *e)
         snprintf(e->what, sizeof e->what, "more than %g GFLOP", most);
         return;
     }
-    st = plan(s, e, &s->item->problem.softmax, &e->plan);
-    if (st == ATTN_ERR_UNSUPPORTED && says_no(s, e, &s->item->problem.softmax)) {
+    st = plan(s, e, &s->item->problem, &e->plan);
+    if (st == ATTN_ERR_UNSUPPORTED && says_no(s, e, &s->item->problem)) {
         e->record.outcome = OUTCOME_NO;
         snprintf(e->what, sizeof e->what, "%s", attn_last_error());
     } else if (st == ATTN_ERR_NO_MEMORY) {
@@ -169,7 +174,7 @@ static void choose_views(const session *s, const entry *e, trial *t)
     t->expanded = s->round ? random_bits(s->seed, 100 + (uint64_t)s->round, 1000) : 0;
     for (int i = 0; i < TRIAL_TENSORS; i++) {
         const uint64_t bits = random_bits(s->seed, 100 + (uint64_t)s->round, (uint64_t)i);
-        const bool any = !trial_class_bytes(&s->item->problem.softmax, (trial_block)i);
+        const bool any = !trial_class_bytes(&s->in.desc, (trial_block)i);
 
         t->kind[i] = VIEW_PLAIN;
         if (s->round == 0)
@@ -218,15 +223,18 @@ static bool check_alone(const session *s, const entry *e, const trial *whole, ch
     inputs cut;
     trial t = { .ctx = whole->ctx, .in = &cut, .repeat = 1, .finite_v = whole->finite_v };
     attn_plan *alone = NULL;
+    problem last;
     bool ok = false;
 
-    if (d->batch * d->heads_kv < 2 || !rows)
+    /* linear attention may cut sequences by the number of heads */
+    if (d->batch * d->heads_kv < 2 || !rows || is_linear(s))
         return true;
     if (!inputs_cut(&cut, &s->in, d->batch - 1, d->heads_kv - 1)) {
         snprintf(what, cap, "the last head alone: no memory");
         return false;
     }
-    if (plan(s, e, &cut.desc, &alone) != ATTN_OK) {
+    last = inputs_problem(&cut);
+    if (plan(s, e, &last, &alone) != ATTN_OK) {
         snprintf(what, cap, "the last head alone: %s", attn_last_error());
         goto done;
     }
@@ -288,6 +296,18 @@ static void compare_devices(session *s, const entry *e, trial *t)
     t->o = NULL;
 }
 
+static void compare_linear(const session *s, const trial *t, comparison *c)
+{
+    linear_comparison found = { .norm = 0 };
+
+    for (int i = 0; i < LINEAR_OUTPUTS; i++)
+        if (t->linear[i])
+            linear_compare(&s->linear, (linear_output)i, t->linear[i], &found);
+    c->norm = found.norm;
+    c->share = found.share;
+    memcpy(c->what, found.what, sizeof c->what);
+}
+
 /* The checks of one variant in this round. */
 static void run(session *s, entry *e, trial *t)
 {
@@ -304,7 +324,9 @@ static void run(session *s, entry *e, trial *t)
         fail(e, where, t->what);
         return;
     }
-    if (is_backward(s))
+    if (is_linear(s))
+        compare_linear(s, t, &c);
+    else if (is_backward(s))
         gradients_compare(&s->in, &s->grads, t->grad, &c);
     else
         compare(&s->in, &s->ref, t->o, t->lse, e->info.traits & ATTN_TRAIT_ROUNDED, &c);
@@ -317,27 +339,36 @@ static void run(session *s, entry *e, trial *t)
         fail(e, where, what);
     else if (s->round == 1 && !check_left_out(t))
         fail(e, where, t->what);
-    if (s->round == 0 && e->chosen && e->plan && !is_backward(s))
+    if (s->round == 0 && e->chosen && e->plan && !is_backward(s) && !is_linear(s))
         compare_devices(s, e, t);
 }
 
 /* The same problem as a plan for longer sequences has it. A bias or mask has the planned
  * sizes where sequences are packed, and pages hold the planned keys: these stay. */
-static attn_softmax_desc longer_of(const attn_softmax_desc *d)
+static problem longer_of(const problem *p)
 {
+    const attn_softmax_desc *d = &p->softmax;
     const bool pairs = d->use & (ATTN_USE_BIAS | ATTN_USE_MASK);
     attn_softmax_desc longer = *d;
+
+    if (p->is_linear) {
+        attn_linear_desc l = p->linear;
+
+        l.len_q += LONGER_Q;
+        l.len_kv += LONGER_K;
+        return problem_of_linear(&l);
+    }
 
     if (!(d->use & ATTN_USE_PACKED_Q && pairs))
         longer.len_q += LONGER_Q;
     if (!(d->use & ATTN_USE_PACKED_K && pairs) && !(d->use & ATTN_USE_PAGES))
         longer.len_kv += LONGER_K;
-    return longer;
+    return problem_of_softmax(&longer);
 }
 
 static void run_entry(session *s, entry *e)
 {
-    const attn_softmax_desc longer = longer_of(&s->item->problem.softmax);
+    const problem longer = longer_of(&s->item->problem);
     trial t = { .ctx = ctx_of(s, e),
                 .plan = e->plan,
                 .in = &s->in,
@@ -369,7 +400,7 @@ static bool spared(const session *s, const entry *e, input_kind kind)
 {
     const attn_softmax_desc *d = &s->item->problem.softmax;
 
-    return e->info.traits & ATTN_TRAIT_ROUNDED && d->type == ATTN_F16 &&
+    return !is_linear(s) && e->info.traits & ATTN_TRAIT_ROUNDED && d->type == ATTN_F16 &&
            (kind == INPUT_HUGE || (kind != INPUT_NORMAL && d->use & ATTN_USE_BIAS));
 }
 
@@ -386,8 +417,12 @@ static void run_entries(session *s, input_kind kind, input_how how, bool those_s
         return;
     s->ref = (oracle){ 0 };
     s->grads = (gradients){ .score = NULL };
-    if (!inputs_make(&s->in, &s->item->problem.softmax, how, s->seed + (uint64_t)s->round))
+    s->linear = (linear_plain){ .q = NULL };
+    if (!inputs_make_problem(&s->in, &s->item->problem, how, s->seed + (uint64_t)s->round))
         trouble = "no memory for the inputs";
+    else if (is_linear(s))
+        trouble =
+            inputs_answer_linear(&s->in, &s->linear) ? NULL : "no memory for the oracle";
     else if (is_backward(s))
         trouble = gradients_evaluate(&s->in, &s->grads) ? NULL : "no memory for the oracle";
     else if ((st = oracle_run(s->v->oracle, &s->in, &s->ref)) != ATTN_OK)
@@ -409,6 +444,7 @@ static void run_entries(session *s, input_kind kind, input_how how, bool those_s
     inputs_free(&s->in);
     oracle_free(&s->ref);
     gradients_free(&s->grads);
+    linear_plain_free(&s->linear);
 }
 
 static void run_round(session *s)
