@@ -47,6 +47,24 @@ static void problem(const char *text)
     REQUIRE(strlen(cut) == sizeof cut - 1 && !memcmp(one, cut, sizeof cut - 1));
 }
 
+static void linear_problem(const char *text)
+{
+    char one[512], two[512];
+    attn_linear_desc desc, again;
+    const attn_status st = attn_linear_parse(text, &desc);
+
+    if (st != ATTN_OK) {
+        REQUIRE(st == ATTN_ERR_INVALID);
+        refused(st);
+        return;
+    }
+    REQUIRE(attn_linear_check(&desc) == ATTN_OK);
+    REQUIRE(attn_linear_text(&desc, one, sizeof one, NULL) == ATTN_OK);
+    REQUIRE(attn_linear_parse(one, &again) == ATTN_OK);
+    REQUIRE(attn_linear_text(&again, two, sizeof two, NULL) == ATTN_OK);
+    REQUIRE(!strcmp(one, two));
+}
+
 /* The same for a plan's text: a plan prints what was read, but for its fields' order. */
 static void plan(attn_ctx *ctx, const char *text)
 {
@@ -80,6 +98,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(text, data, size);
     text[size] = '\0';
     problem(text);
+    linear_problem(text);
     plan(ctx, text);
     free(text);
     return 0;

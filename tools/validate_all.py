@@ -26,8 +26,9 @@ CASES = ROOT / "tests" / "cases"
 
 # name, title, how tests/on.py selects it, options: all problems where a kernel compiles and
 # runs fast, fewer where it does not
-TINY, SMALL, MEDIUM, GRADIENTS = (["--cases", str(CASES / f"{name}.txt")]
-                                  for name in ("tiny", "small", "medium", "gradients"))
+TINY, SMALL, MEDIUM, GRADIENTS, LINEAR = (
+    ["--cases", str(CASES / f"{name}.txt")]
+    for name in ("tiny", "small", "medium", "gradients", "linear"))
 ONCE = ["--rounds", "1"]
 OPENCL = ["--device", "opencl:0"]
 
@@ -37,7 +38,8 @@ def named(*methods):
 
 
 RUNS = [
-    ("host", "The host's kernels", "none", ["--device", "host", *SMALL, *MEDIUM, *GRADIENTS]),
+    ("host", "The host's kernels", "none", ["--device", "host", *SMALL, *MEDIUM, *GRADIENTS,
+                                            *LINEAR]),
     ("pocl", "PoCL, the variants for processors", "pocl",
      [*OPENCL, *ONCE, *named("tile_cpu", "split"), *SMALL, *MEDIUM]),
     ("pocl-others", "PoCL, the other variants", "pocl",
