@@ -25,7 +25,7 @@ ALLOWED = {
     "src/backend/host": ["core/", "plan/step.h", "backend/backend.h", "backend/host/", "host/"],
     "src/backend": ["core/", "plan/step.h", "backend/"],
     "src/api": ["core/", "problem/", "plan/", "backend/backend.h", "backend/list.h", "api/"],
-    "cl_kernels": ["common/", "softmax/"],
+    "cl_kernels": ["common/", "softmax/", "linear/"],
     "cuda_kernels": ["common/", "softmax/"],
     "tools": ["tools/", ""],
     "examples": [],

@@ -254,8 +254,11 @@ static void other_devices_say_that_they_have_none(void **state)
 {
     attn_device_info list[16];
     size_t n = 0, variants = 77;
-    attn_linear_desc desc = good();
+    attn_linear_desc desc = good(), back = good();
     bool any = false;
+
+    back.use |= ATTN_LINEAR_GRAD;
+    back.grad = ATTN_GRAD_Q;
 
     (void)state;
     check_ok(attn_device_list(list, 16, &n));
@@ -271,6 +274,10 @@ static void other_devices_say_that_they_have_none(void **state)
         if (variants == 0)
             check_error(attn_plan_linear(ctx, &desc, &plan), ATTN_ERR_UNSUPPORTED,
                         "none of them computes linear attention yet, \"host\" does");
+        check_ok(attn_linear_variants(ctx, &back, NULL, 0, &variants));
+        if (variants == 0)
+            check_error(attn_plan_linear(ctx, &back, &plan), ATTN_ERR_UNSUPPORTED,
+                        "computes gradients of linear attention yet, \"host\" does");
         attn_plan_destroy(&plan);
         attn_ctx_destroy(&ctx);
     }

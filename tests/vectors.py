@@ -3,13 +3,12 @@
 """Runs attn-run over folders of test vectors and compares with what they want.
 
 usage: vectors.py TOOLS FOLDER... [--device SELECTOR] [--variants NAME,NAME...]
-                  [--allow-unsupported] [--only PREFIX]
+                  [--allow-unsupported]
 
 TOOLS is the folder with the built tools. A FOLDER is a case (it has a case.json)
 or holds cases. Without --variants the planner chooses; "all" is every variant that
 says yes to the case, "turns" the best of them and one of the others, case by case
-another. What is not supported fails, unless --allow-unsupported is given. With --only the
-cases whose names begin so.
+another. What is not supported fails, unless --allow-unsupported is given.
 
 exit status: 0 all good, 1 a difference, 2 bad arguments, 77 no such device
 """
@@ -108,10 +107,9 @@ def main():
     parser.add_argument('--device', default='host')
     parser.add_argument('--variants', default='')
     parser.add_argument('--allow-unsupported', action='store_true')
-    parser.add_argument('--only', default='')
     args = parser.parse_args()
     tools = args.tools.resolve()
-    cases = [c for c in find_cases(args.folders) if c.name.startswith(args.only)]
+    cases = find_cases(args.folders)
 
     if not device_is_there(tools, args.device):
         return SKIPPED

@@ -77,6 +77,20 @@
 #define HAS_GRAD_K 4
 #define HAS_GRAD_V 8
 
+/* Linear attention, forward. Of z and den _d is not used, of states _l goes from row to row;
+ * decay and beta are in types of their own. */
+#define LINEAR_FWD_PARAMS(P) \
+    P(IN, q) P(IN, k) P(IN, v) P(OUT, o) P(FLOATS, den) \
+    P(F32, state_in) P(F32, z_in) P(FLOATS, state_out) P(FLOATS, z_out) \
+    P(U8, decay) P(U8, beta) P(I32, lens_kv) P(WORD, status) P(FLOATS, work) \
+    VIEW_PARAMS(P, q) VIEW_PARAMS(P, k) VIEW_PARAMS(P, v) VIEW_PARAMS(P, o) \
+    VIEW_PARAMS(P, den) VIEW_PARAMS(P, state_in) VIEW_PARAMS(P, z_in) \
+    VIEW_PARAMS(P, state_out) VIEW_PARAMS(P, z_out) VIEW_PARAMS(P, decay) \
+    VIEW_PARAMS(P, beta) LIST_PARAMS(P, lens_kv) P(LONG, status_offset) \
+    P(INT, batch) P(INT, heads_q) P(INT, heads_kv) P(INT, len_q) P(INT, len_kv) \
+    P(INT, want_o) P(INT, want_den) P(INT, want_state) P(INT, want_z) \
+    P(INT, want_status) P(FLOAT, eps) P(LAST, scale)
+
 /* One part of a merge; softmax/merge.cl. PART is IN, but in the part's own type. */
 #define MERGE_PARAMS(P) \
     P(PART, part) P(F32, part_lse) P(OUT, o) P(FLOATS, lse) P(FLOATS, work) \

@@ -47,6 +47,17 @@ static void shrink(attn_problem *tiny, const attn_problem *p, const attn_choice 
     tiny->window_right = attn_min(p->window_right, WINDOW);
     tiny->page_size = attn_min(p->page_size, PAGE);
     tiny->scale = (float)(1.0 / sqrt((double)p->d));
+    if (p->op == ATTN_OP_LINEAR) /* two chunks, and the edge of the second */
+        tiny->lq = tiny->lk = two_tiles(choice);
+}
+
+static void put(attn_type type, void *data, int64_t i, float x)
+{
+    if (type == ATTN_F32)
+        ((float *)data)[i] = x;
+    else
+        ((uint16_t *)data)[i] =
+            type == ATTN_F16 ? attn_f16_from_f32(x) : attn_bf16_from_f32(x);
 }
 
 /* Multiples of 1/8 from -1 to 1, exact in every type. */
@@ -55,11 +66,7 @@ static void fill(attn_type type, void *data, int64_t n, uint32_t seed)
     for (int64_t i = 0; i < n; i++) {
         seed = seed * 1664525u + 1013904223u;
         const float x = (float)((int)((seed >> 16) % 17) - 8) / 8.0f;
-        if (type == ATTN_F32)
-            ((float *)data)[i] = x;
-        else
-            ((uint16_t *)data)[i] =
-                type == ATTN_F16 ? attn_f16_from_f32(x) : attn_bf16_from_f32(x);
+        put(type, data, i, x);
     }
 }
 
@@ -107,6 +114,29 @@ static void fill_index(const trial *t, int k, int32_t *data, int64_t n)
     }
 }
 
+/* Numbers of linear attention that no sum cancels under a normaliser and no rule lets grow:
+ * queries, keys and z not negative, decays not positive, betas small. */
+static void tame(const trial *t, int k, int64_t n)
+{
+    const attn_tensor *const x = attn_arg_tensor((attn_args *)&t->args, k);
+    const size_t at = attn_arg_list[k].at;
+    const bool positive = at == offsetof(attn_args, q) || at == offsetof(attn_args, k) ||
+                          at == offsetof(attn_args, z_in);
+    const bool decay = at == offsetof(attn_args, decay);
+    const bool beta = at == offsetof(attn_args, beta);
+
+    for (int64_t i = 0; i < n; i++) {
+        const float y = value(x->type, t->host[k], i);
+
+        if (positive && t->p.features & ATTN_FEAT_NORMALIZE)
+            put(x->type, t->host[k], i, fabsf(y));
+        else if (decay)
+            put(x->type, t->host[k], i, -fabsf(y));
+        else if (beta)
+            put(x->type, t->host[k], i, fabsf(y) / (float)t->p.d);
+    }
+}
+
 static attn_status make_tensor(trial *t, int k)
 {
     const attn_arg *arg = &attn_arg_list[k];
@@ -132,6 +162,8 @@ static attn_status make_tensor(trial *t, int k)
             ((unsigned char *)t->host[k])[i] = i % 3 != 1;
     else if (!attn_arg_is_output(&t->p, k))
         fill(x->type, t->host[k], n, (uint32_t)k + 1);
+    if (t->p.op == ATTN_OP_LINEAR)
+        tame(t, k, n);
     if (arg->feature == ATTN_FEAT_ALIBI) /* small: 16-bit scores are not exact far away */
         for (int64_t i = 0; i < n; i++)
             ((float *)t->host[k])[i] /= 64;
@@ -197,7 +229,18 @@ static attn_status run_on_host(const trial *t, const attn_problem *p, const char
     return st;
 }
 
-/* O and the LSE, of which a backward problem is given the forward's. */
+/* The plain loops that compute a problem. */
+static const char *oracle_of(const attn_problem *p)
+{
+    static const char *const names[2][2] = {
+        { "softmax_fwd_reference", "softmax_bwd_reference" },
+        { "linear_fwd_reference", "linear_bwd_reference" },
+    };
+
+    return names[p->op][p->pass];
+}
+
+/* The forward's results, which a backward problem is given. */
 static attn_status run_forward(const trial *t)
 {
     attn_problem forward = t->p;
@@ -205,7 +248,7 @@ static attn_status run_forward(const trial *t)
 
     forward.pass = ATTN_PASS_FWD;
     forward.grad = 0;
-    return run_on_host(t, &forward, "softmax_fwd_reference", &args);
+    return run_on_host(t, &forward, oracle_of(&forward), &args);
 }
 
 /* The oracle's answer. */
@@ -221,8 +264,7 @@ static attn_status run_oracle(const trial *t)
     for (int k = 0; k < ATTN_ARGS; k++)
         data[k] = attn_arg_is_output(&t->p, k) ? t->want[k] : t->host[k];
     args = args_of(t, data);
-    return run_on_host(t, &t->p,
-                       backward ? "softmax_bwd_reference" : "softmax_fwd_reference", &args);
+    return run_on_host(t, &t->p, oracle_of(&t->p), &args);
 }
 
 /* The kernels of `choice` on the tiny problem, which may have more rows, and more pieces

@@ -86,6 +86,8 @@ static inline bool attn_groups_of(const attn_step *step, const attn_call *call,
                         attn_ceil_div(bias[3], step->tile_k), n) &&
                attn_mul(*n, bias[1], n) && attn_mul(*n, bias[0], n);
     case ATTN_OVER_HEADS: *n = call->heads_q; return true;
+    case ATTN_OVER_STATES:
+        return attn_mul(columns, call->heads_kv, n) && attn_mul(*n, call->batch, n);
     case ATTN_OVER_QUERIES: break;
     }
     return attn_mul(round->queries, group, &tiles) &&

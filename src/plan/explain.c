@@ -96,6 +96,7 @@ static double groups_of(const attn_problem *p, const attn_step *s)
     case ATTN_OVER_KEYS: return tiles_k * (double)p->hkv * (double)p->b;
     case ATTN_OVER_BIAS: return tiles_q * tiles_k * (double)p->hq * (double)p->b;
     case ATTN_OVER_HEADS: return (double)p->hq;
+    case ATTN_OVER_STATES: break; /* of linear attention */
     case ATTN_OVER_QUERIES: break;
     }
     return (double)attn_ceil_div(queries * group, s->tile_q) *

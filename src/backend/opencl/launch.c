@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "backend/opencl/linear.h"
 #include "backend/opencl/opencl.h"
 #include "backend/rounds.h"
 #include "common/params.h"
@@ -39,8 +40,15 @@ static bool is_backward(const char *kernel)
     return !strncmp(kernel, "softmax_bwd_", 12);
 }
 
+static bool is_linear(const char *kernel)
+{
+    return !strncmp(kernel, "linear_", 7);
+}
+
 cl_uint attn_cl_n_params(const char *kernel)
 {
+    if (is_linear(kernel))
+        return attn_cl_n_linear_params;
     if (is_backward(kernel))
         return N_BWD_PARAMS;
     return strcmp(kernel, "softmax_merge") ? N_FWD_PARAMS : attn_cl_n_merge_params;
@@ -300,6 +308,13 @@ static attn_status enqueue_step(attn_device *dev, const attn_cl_target *to,
     a->round_queries = (cl_int)round->queries;
     if (st != ATTN_OK)
         return st;
+    if (is_linear(k->name)) {
+        attn_cl_linear linear;
+
+        attn_cl_linear_fill(&linear, call);
+        return attn_cl_enqueue(to, k, attn_cl_linear_params, attn_cl_n_linear_params,
+                               &linear, global, (size_t)step->block, done);
+    }
     return is_backward(k->name) ? attn_cl_enqueue(to, k, bwd_params, N_BWD_PARAMS, a,
                                                   global, (size_t)step->block, done)
                                 : attn_cl_enqueue(to, k, fwd_params, N_FWD_PARAMS, a,

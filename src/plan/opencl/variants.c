@@ -19,6 +19,7 @@ const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
         &attn_opencl_softmax_fwd_naive_variant,
         &attn_opencl_softmax_fwd_naive_copy_variant,
         &attn_opencl_softmax_bwd_tile_gpu_variant,
+        &attn_opencl_linear_fwd_recurrent_variant,
         NULL,
     };
     static const attn_variant *const gpu[] = {
@@ -30,6 +31,7 @@ const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
         &attn_opencl_softmax_fwd_naive_variant,
         &attn_opencl_softmax_fwd_naive_copy_variant,
         &attn_opencl_softmax_bwd_tile_gpu_variant,
+        &attn_opencl_linear_fwd_recurrent_variant,
         NULL,
     };
 

@@ -5,6 +5,7 @@
 
 #include "plan/plan.h"
 
+extern const attn_variant attn_opencl_linear_fwd_recurrent_variant;
 extern const attn_variant attn_opencl_softmax_fwd_split_variant;
 extern const attn_variant attn_opencl_softmax_fwd_tile_cpu_variant;
 extern const attn_variant attn_opencl_softmax_fwd_tile_gpu_variant;

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/planner_linear.c: plans of linear attention for made-up devices. */
+#include "tests/check.h"
+
+#include <string.h>
+
+#include "plan/plan.h"
+
+static attn_target opencl_of(int64_t fast_bytes, int64_t max_group)
+{
+    attn_target t = { .backend = "opencl",
+                      .caps = { .kind = ATTN_DEVICE_GPU,
+                                .compute_units = 8,
+                                .fast_bytes = fast_bytes,
+                                .max_group = max_group,
+                                .vector_width = 1,
+                                .memory_bytes = (int64_t)8 << 30,
+                                .max_alloc_bytes = (int64_t)8 << 30 } };
+
+    t.variants = attn_variants_for("opencl", &t.caps);
+    return t;
+}
+
+static attn_target host_of(int64_t threads)
+{
+    attn_target t = { .backend = "host",
+                      .caps = { .kind = ATTN_DEVICE_HOST,
+                                .compute_units = threads,
+                                .fast_bytes = 1 << 20,
+                                .max_group = 1,
+                                .subgroup = 24,
+                                .vector_width = 8 } };
+
+    t.variants = attn_variants_for("host", &t.caps);
+    return t;
+}
+
+static void choose(const char *text, const attn_target *t, attn_choice *c)
+{
+    attn_problem p;
+
+    check_ok(attn_problem_parse(&p, text));
+    check_ok(attn_choose(&p, t, NULL, c));
+}
+
+/* The state goes to local memory where it fits, else to the workspace; z is copied first. */
+static void opencl_state(void **state)
+{
+    static const char plain[] = "linear_fwd:f32,b2,hq4,hkv2,lq9,lk9,d64,dv100,causal";
+    const attn_target large = opencl_of(32768, 256), small = opencl_of(8192, 32);
+    attn_choice c;
+
+    (void)state;
+    choose(plain, &large, &c);
+    assert_int_equal(c.n_steps, 1);
+    assert_int_equal(c.workspace_bytes, 0);
+    assert_string_equal(c.instance, "items64,local,d64,dv100,f32");
+    assert_int_equal(c.step[0].fast_bytes, 4 * 4 * 64 + 4 * 64 * 64);
+    choose(plain, &small, &c); /* four tiles of 32 columns for each of 4 states */
+    assert_string_equal(c.instance, "items32,global,d64,dv100,f32");
+    assert_int_equal(c.workspace_bytes, 4 * 4 * 4 * 64 * 32);
+    choose("linear_fwd:f32,b2,hq4,hkv2,lq9,lk9,d64,dv100,causal,normalize", &small, &c);
+    assert_int_equal(c.n_steps, 2);
+    assert_string_equal(c.step[0].kernel, "linear_fwd_begin");
+    assert_int_equal(c.workspace_bytes, 4 * 4 * 64 + 4 * 4 * 4 * 64 * 32);
+}
+
+static void rows_that_fit_nowhere(void **state)
+{
+    const attn_target t = opencl_of(8192, 64);
+    attn_problem p;
+    attn_choice c;
+
+    (void)state;
+    check_ok(attn_problem_parse(&p, "linear_fwd:f32,b1,hq1,hkv1,lq9,lk9,d600,dv8,causal"));
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
+                "rows of D elements do not fit local memory");
+}
+
+/* The host: chunks, but single steps and rules token by token; narrow units where there are
+ * few states. */
+static void the_host(void **state)
+{
+    static const struct {
+        const char *text, *variant;
+    } cases[] = {
+        { "linear_fwd:f32,b1,hq8,hkv8,lq4096,lk4096,d64,causal", "linear_fwd_chunk" },
+        { "linear_fwd:f32,b1,hq8,hkv8,lq1,lk1,d64,causal,state", "linear_fwd_recurrent" },
+        { "linear_fwd:f32,b1,hq8,hkv8,lq64,lk64,d64,causal,rule=delta,beta=f32",
+          "linear_fwd_recurrent" },
+        { "linear_fwd:f32,b1,hq1,hkv1,lq64,lk64,d5000,causal", "linear_fwd_recurrent" },
+        { "linear_bwd:f32,b1,hq8,hkv8,lq1,lk1,d64,causal,grad=q", "linear_bwd_chunk" },
+        { "linear_bwd:f32,b1,hq1,hkv1,lq9,lk9,d5000,causal,grad=q",
+          "linear_bwd_reference" },
+    };
+    const attn_target few = host_of(2), many = host_of(64);
+    attn_choice c;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        choose(cases[i].text, &few, &c);
+        assert_string_equal(c.variant->name, cases[i].variant);
+    }
+    choose(cases[0].text, &few, &c);
+    assert_int_equal(c.step[0].columns, 64);
+    choose(cases[0].text, &many, &c);
+    assert_int_equal(c.step[0].columns, 16);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opencl_state),
+        cmocka_unit_test(rows_that_fit_nowhere),
+        cmocka_unit_test(the_host),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
