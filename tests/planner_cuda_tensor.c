@@ -111,7 +111,8 @@ static void what_warpgroups_refuse(void **state)
         const char *problem, *reason;
     } cases[] = {
         { 2, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64", "wants compute capability 9.0" },
-        { 4, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64", "takes no groups of so many threads" },
+        { 4, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64",
+          "takes no groups of so many threads" },
         { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d64", "takes f16 and bf16" },
         { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64,dv264", "D or Dv is over 256" },
         { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64,dv60",
