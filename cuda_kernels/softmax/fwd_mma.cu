@@ -182,7 +182,7 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
     // where no instance knows of ranges, nothing of them is loaded
     const attn_range all_keys = { 0, p.len_kv };
     const attn_range &any = ranged ? mem.work.any : all_keys;
-    const int first = any.first / T::BN * T::BN;
+    const int first = any.end > any.first ? any.first / T::BN * T::BN : any.end;
     const bool is_special = has<CAN>(p, CAN_SPECIAL), terms = has<CAN>(p, FEAT_TERMS);
     // a scale that is no plain factor is multiplied first: then hidden scores stay -inf
     const bool scaled = is_special || !(p.scale > 0.0f && p.scale < 1e30f);
