@@ -14,7 +14,8 @@
 // Block     128 * (1 + WGS) threads, 1-D: the loading warpgroup first
 // Shared    dynamic: Q, rings of STAGES steps of K and of V, O on its way, barriers, work
 // Barriers  full and empty ones in shared memory for Q and each slot of a ring; named ones for
-//           the loading warpgroup (1) and the turns (2 + warpgroup)
+//           the loading warpgroup (1), the turns (2 + warpgroup) and, where O passes through
+//           Q's memory, each warpgroup (2 + WGS + warpgroup)
 // Layout    Q, K, V: rows of 16-byte chunks at multiples of 16 bytes; O any strides
 // Numerics  as fwd_mma.cu. Steps lie on a grid that begins at key 0
 // Features  ranges of keys, packed sequences; none that looks at single scores
