@@ -51,33 +51,45 @@ using large = wgmma<2, 64, 2, false>;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Begins to bring rows j .. j + HEIGHT - 1 into a tile, by the loading warpgroup, all of whose
-// threads arrive. boxed: there is a map, and all of them are in the range.
-template <int HEIGHT, int CHUNKS>
-DEVICE void bring(float4 *to, const source &from, int j, bool boxed, device_barrier *full)
+// One arrival a warp.
+DEVICE void arrive(device_barrier *b)
 {
-    constexpr int PASS = 128 / CHUNKS, PANELS = ceil_div(CHUNKS, 8);    // rows at once
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        device_barrier_arrive(b);
+}
+
+// Begins to bring a box of a map, rows from `row` on, into a tile.
+template <int HEIGHT, int CHUNKS>
+DEVICE void bring_box(float4 *to, const attn_map *map, int row, const place_in_map &at,
+                      device_barrier *full)
+{
+    constexpr int PANELS = ceil_div(CHUNKS, 8);
+
+    if (device_thread() == 0) {
+        device_barrier_expect(full, PANELS * HEIGHT * 128);
+        #pragma unroll
+        for (int panel = 0; panel < PANELS; panel++)
+            device_copy_box(to + panel * HEIGHT * 8, map, panel * 64, at.first + row, at.head,
+                            at.batch, full);
+    } else if (device_thread() % 32 == 0) {
+        device_barrier_arrive(full);
+    }
+}
+
+// Brings rows j .. j + HEIGHT - 1 into a tile where no map can.
+template <int HEIGHT, int CHUNKS>
+DEVICE void bring_rows(float4 *to, const source &from, int j, device_barrier *full)
+{
+    constexpr int PASS = 128 / CHUNKS;    // rows at once
     [[maybe_unused]] constexpr int TOGETHER = DIM == 64 ? 1 : 4;    // with 32 registers, or 40
     constexpr int64_t BYTES = elem_bytes<TYPE>();
     const int me = device_thread() % 128, r = me / CHUNKS, c = me % CHUNKS;
 
     static_assert(128 % CHUNKS == 0 && HEIGHT % PASS == 0, "passes are whole");
-    if (boxed) {
-        if (me > 0) {
-            device_barrier_arrive(full);
-            return;
-        }
-        device_barrier_expect(full, PANELS * HEIGHT * 128);
-        #pragma unroll
-        for (int panel = 0; panel < PANELS; panel++)
-            device_copy_box(to + panel * HEIGHT * 8, from.map, panel * 64, from.first + j,
-                            from.head, from.batch, full);
-        return;
-    }
 
     const char *row = (const char *)from.x +
                       (from.rows.base + (j + r) * from.rows.stride_l + c * PER) * BYTES;
-
     const int64_t pass = PASS * from.rows.stride_l * BYTES;
 
     #pragma unroll TOGETHER
@@ -92,73 +104,74 @@ DEVICE void bring(float4 *to, const source &from, int j, bool boxed, device_barr
     // products read what the copy engine wrote, or else what was handed over to it
     device_copied<0>();
     device_copies_to_products();
-    device_barrier_arrive(full);
+    arrive(full);
 }
 
-template <typename T> DEVICE bool is_boxed(const wgmma_work<T> &work, int step)
-{
-    return step >= work.boxed.first && step < work.boxed.end;
-}
-
+// By the loading warpgroup. What a copy wants is in registers before its slot is free.
 template <typename T, int CAN>
 DEVICE void load(const attn_kparams &p, const attn_maps &maps, wgmma_shared<T> &mem)
 {
     for (int t = -1;; t++) {    // at -1 nothing but finding the first
         const wgmma_work<T> &work = mem.work[t & (WORKS - 1)];
-        int steps = 0;
+        place_in_map at = { 0, 0, 0 };
+        attn_range boxed = { 0, 0 };
+        int steps = 0, base = 0, row = 0;
 
         if (t >= 0) {
             device_meet<128>(LOADERS);
-            steps = work.steps;
+            steps = work.steps, base = work.base, row = work.key(0);
+            at = work.in_k, boxed = work.boxed;
             device_barrier_wait(&mem.empty_q, ~t & 1);
             #pragma unroll 1
             for (int wg = 0; wg < T::WGS; wg++)
-                if (steps)
-                    bring<64, CHUNKS_K>(mem.q[wg], work.from_q, work.i0 + wg * 64,
-                                        maps.there && work.queries >= wg * 64 + 64,
-                                        &mem.full_q);
+                if (!steps)
+                    arrive(&mem.full_q);
+                else if (maps.there && work.queries >= wg * 64 + 64)
+                    bring_box<64, CHUNKS_K>(mem.q[wg], &maps.q, work.i0 + wg * 64, work.in_q,
+                                            &mem.full_q);
                 else
-                    device_barrier_arrive(&mem.full_q);
+                    bring_rows<64, CHUNKS_K>(mem.q[wg], work.from_q, work.i0 + wg * 64,
+                                             &mem.full_q);
             if (work.queries < 0)
                 return;
         }
         #pragma unroll 1
-        for (int i = 0; i <= steps; i++) {    // V a step behind K
+        for (int i = 0; i <= steps; i++, row -= T::BN) {    // V a step behind K
             if (i < steps) {
-                const place<T> in(work.base + i);
+                const place<T> in(base + i);
 
                 device_barrier_wait(&mem.empty_k[in.slot], in.parity ^ 1);
-                bring<T::BN, CHUNKS_K>(mem.k[in.slot], work.from_k, work.key(i),
-                                       is_boxed(work, i), &mem.full_k[in.slot]);
+                if (i >= boxed.first && i < boxed.end)
+                    bring_box<T::BN, CHUNKS_K>(mem.k[in.slot], &maps.k, row, at,
+                                               &mem.full_k[in.slot]);
+                else
+                    bring_rows<T::BN, CHUNKS_K>(mem.k[in.slot], work.from_k, row,
+                                                &mem.full_k[in.slot]);
             }
             if (i > 0) {
-                const place<T> in(work.base + i - 1);
+                const place<T> in(base + i - 1);
 
                 device_barrier_wait(&mem.empty_v[in.slot], in.parity ^ 1);
-                bring<T::BN, CHUNKS_V>(mem.v[in.slot], work.from_v, work.key(i - 1),
-                                       is_boxed(work, i - 1), &mem.full_v[in.slot]);
+                if (i > boxed.first && i <= boxed.end)
+                    bring_box<T::BN, CHUNKS_V>(mem.v[in.slot], &maps.v, row + T::BN, at,
+                                               &mem.full_v[in.slot]);
+                else
+                    bring_rows<T::BN, CHUNKS_V>(mem.v[in.slot], work.from_v, row + T::BN,
+                                                &mem.full_v[in.slot]);
             }
             if (i == min(steps, (int)T::STAGES) && threadIdx.x == 0) {
                 // the rings are full. Where tiles differ, who is free takes the next
-                const int at = t < 0 || CAN == (CAN_PLAIN)
-                                   ? (t + 1) * gridDim.x + blockIdx.x
-                                   : gridDim.x + atomicAdd((int *)p.work, 1);
+                const int number = t < 0 || CAN == (CAN_PLAIN)
+                                       ? (t + 1) * gridDim.x + blockIdx.x
+                                       : gridDim.x + atomicAdd((int *)p.work, 1);
 
                 wgmma_work<T> &next = mem.work[(t + 1) % WORKS];
 
-                next.base = t < 0 ? 0 : work.base + steps;
-                find_work<T, CAN>(p, maps, at, mem, next);
+                next.base = base + steps;
+                find_work<T, CAN>(p, maps, number, mem, next);
             }
         }
     }
-}
-
-// One arrival a warp.
-DEVICE void release(device_barrier *b)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        device_barrier_arrive(b);
 }
 
 // S = Q K^T begins.
@@ -217,8 +230,11 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
         my.m[0][0] = my.m[0][1] = -INFINITE;
         my.l[0][0] = my.l[0][1] = 0.0f;
         device_barrier_wait(&mem.full_q, t & 1);
-        if (work.queries < 0)
+        if (work.queries < 0) {
+            if (wg == 0)    // nobody takes the last turn that was passed on
+                device_meet<256>(TURNS);
             return;
+        }
 
         const int base = work.base;
         const int from = CAN == (CAN_PLAIN) ? 0 : work.part[wg].first;
@@ -230,9 +246,9 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
             device_meet<256>(TURNS + wg);
             device_pass<256>(next);
             device_barrier_wait(&mem.full_k[in.slot], in.parity);
-            release(&mem.empty_k[in.slot]);
+            arrive(&mem.empty_k[in.slot]);
             device_barrier_wait(&mem.full_v[in.slot], in.parity);
-            release(&mem.empty_v[in.slot]);
+            arrive(&mem.empty_v[in.slot]);
         };
         // some of the keys of step i are hidden from some of the queries
         const auto is_masked = [&](int i) {
@@ -266,7 +282,7 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
             begin_scores<T>(q, mem.k[in.slot], s);
             device_pass<256>(next);
             device_products_wait<0>();
-            release(&mem.empty_k[in.slot]);
+            arrive(&mem.empty_k[in.slot]);
             fold(from, is_masked(from));
             pack_weights<T>(s, NULL, w);
         }
@@ -282,19 +298,19 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
             begin_values<T>(w, mem.v[v_in.slot], my);
             device_pass<256>(next);
             device_products_wait<1>();
-            release(&mem.empty_k[k_in.slot]);
+            arrive(&mem.empty_k[k_in.slot]);
 
             const references<T> r = fold(i, masked);
 
             device_products_wait<0>();
             device_products_hold(my.o[0]);
-            release(&mem.empty_v[v_in.slot]);
+            arrive(&mem.empty_v[v_in.slot]);
             if (r.moves)
                 move_rows(my, r);
             pack_weights<T>(s, NULL, w);
         }
         if (T::O_APART)
-            release(&mem.empty_q);
+            arrive(&mem.empty_q);
         if (from < to) {
             const place<T> in(base + to - 1);
 
@@ -302,7 +318,7 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
             begin_values<T>(w, mem.v[in.slot], my);
             device_products_wait<0>();
             device_products_hold(my.o[0]);
-            release(&mem.empty_v[in.slot]);
+            arrive(&mem.empty_v[in.slot]);
         }
         #pragma unroll 1
         for (int i = to; i < work.steps; i++)
@@ -316,7 +332,7 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
                            T::O_APART ? mem.o + x * CHUNKS_V : mem.q[wg] + x % 64 * CHUNKS_K,
                            scaled ? 1.0f : p.scale, my);
         if (!T::O_APART)
-            release(&mem.empty_q);
+            arrive(&mem.empty_q);
     }
 }
 
@@ -334,11 +350,11 @@ DEVICE void fwd_wgmma(const attn_kparams &p, const attn_maps &maps)
         mem.tiles = ceil_div(p.len_q, T::BM);
         mem.heads = p.batch * p.heads_q;
         mem.section = (int)clamp(fit, (int64_t)1, (int64_t)p.batch * p.heads_kv) * p.group;
-        device_barrier_init(&mem.full_q, 128 * T::WGS);
+        device_barrier_init(&mem.full_q, 4 * T::WGS);
         device_barrier_init(&mem.empty_q, 4 * T::WGS);
         for (int i = 0; i < T::STAGES; i++) {
-            device_barrier_init(&mem.full_k[i], 128);
-            device_barrier_init(&mem.full_v[i], 128);
+            device_barrier_init(&mem.full_k[i], 4);
+            device_barrier_init(&mem.full_v[i], 4);
             device_barrier_init(&mem.empty_k[i], 4 * T::WGS);
             device_barrier_init(&mem.empty_v[i], 4 * T::WGS);
         }

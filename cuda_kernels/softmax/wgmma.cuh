@@ -29,15 +29,17 @@ template <int WGS_, int BN_, int STAGES_, bool O_APART_> struct wgmma {
 // Slots of work: of the tile whose O is written, of the next, of that after it.
 enum { WORKS = 4, LOADERS = 1, TURNS = 2 };
 
-// Where rows of a view come from: boxes of a map, if there is one and all that are wanted at
-// once are in the range, else rows of 16-byte chunks.
+// Where rows of a view come from, 16 bytes at a time, where no map brings them.
 struct source {
     const void *x;
     attn_rows rows;
-    attn_range range;      // rows outside become 0 and are not read
-    int depth;             // columns from here on likewise
-    const attn_map *map;   // NULL: none
-    int first, head, batch;    // of the map: the row that is row 0, and where it stands
+    attn_range range;    // rows outside become 0 and are not read
+    int depth;           // columns from here on likewise
+};
+
+// Where a view stands in its map: the row that is its row 0, and what lies around it.
+struct place_in_map {
+    int first, head, batch;
 };
 
 // A tile's work. Steps go from the last keys, `last` the number of those, to the first; the
@@ -46,6 +48,7 @@ struct source {
 // there is none.
 template <typename T> struct wgmma_work : mma_work {
     source from_q, from_k, from_v;
+    place_in_map in_q, in_k;    // V stands where K does
     int base, steps, last;
     attn_range boxed, part[T::WGS], clear[T::WGS];
 
@@ -144,14 +147,12 @@ DEVICE void find_work(const attn_kparams &p, const attn_maps &maps, int at,
     const int b_q = has<CAN>(p, FEAT_PACKED_Q) ? 0 : (int)b;
     const int b_k = has<CAN>(p, FEAT_PACKED_K) ? 0 : (int)b;
 
-    work.from_q = { p.q, ADDRESS_QUERIES(p, q, seq, b, h), { 0, i0 + work.queries }, p.d,
-                    maps.there ? &maps.q : NULL, seq.q_first, h, b_q };
+    work.from_q = { p.q, ADDRESS_QUERIES(p, q, seq, b, h), { 0, i0 + work.queries }, p.d };
     device_forget();
-    work.from_k = { p.k, work.k_rows, work.any, p.d, maps.there ? &maps.k : NULL, seq.k_first,
-                    kv, b_k };
-    device_forget();
-    work.from_v = { p.v, work.v_rows, work.any, p.dv, maps.there ? &maps.v : NULL, seq.k_first,
-                    kv, b_k };
+    work.from_k = { p.k, work.k_rows, work.any, p.d };
+    work.from_v = { p.v, work.v_rows, work.any, p.dv };
+    work.in_q = { (int)seq.q_first, h, b_q };
+    work.in_k = { (int)seq.k_first, kv, b_k };
     device_forget();
     find_steps<T, CAN>(p, maps.there, work);
 }
