@@ -127,7 +127,8 @@ DEVICE void take_queries(const attn_kparams &p, shared<T> &mem, const back_step 
         const int i = at.i0 + x;
 
         mem.lse[x] = there ? back_lse<CAN>(p, mem.seq, mem.b, at.h, i) : INFINITE;
-        mem.delta[x] = there ? p.work[back_delta_at(p, mem.b, at.h, i)] : 0.0f;
+        mem.delta[x] = there && (!KEYS || p.has & HAS_GRAD_K)    // else there may be none
+                           ? p.work[back_delta_at(p, mem.b, at.h, i)] : 0.0f;
     }
 }
 

@@ -272,6 +272,7 @@ template <typename T, int CAN, bool KEYS> DEVICE void bwd_tile(const attn_kparam
     for (int step = 0;; step++) {
         const back_step &at = mem.step[step & 1];
         const bool hides = has<CAN>(p, FEAT_HIDES);
+        const bool ends = at.last && !(KEYS && (at.h + 1) % p.group != 0);
         const int now = step + 1;
         float s[T::RM][T::RN] = {};
 
@@ -280,7 +281,7 @@ template <typename T, int CAN, bool KEYS> DEVICE void bwd_tile(const attn_kparam
         for (int d = 0; d < depth_a; d += T::DC) {
             const float *const rows = arrived();
 
-            if (d == 0 && threadIdx.x == 0)
+            if (d == 0 && threadIdx.x == 0 && !ends)
                 find_step<T, CAN, KEYS>(p, mem, &at, 0, mem.step[(step + 1) & 1]);
             add_depth<T>(s, find_place_anew<T>(), rows, d, depth_a);
         }
@@ -315,8 +316,6 @@ template <typename T, int CAN, bool KEYS> DEVICE void bwd_tile(const attn_kparam
                 add_rows(a, rows, x);
             }
         }
-
-        const bool ends = at.last && !(KEYS && (at.h + 1) % p.group != 0);
 
         if (ends || (TYPE == TYPE_F32 && (at.last || (at.first / T::BN + 1) %
                                                              (RUN / T::BN) == 0))) {
