@@ -46,6 +46,7 @@ void attn_softmax_bwd_tile_gpu_bias(SIGNATURE(SOFTMAX_BWD_PARAMS))
     const int n_j = has_j ? 1 : CEIL_DIV(p.len_kv, BN);
     const int n_i = has_i ? 1 : CEIL_DIV(p.len_q, BM);
     const int n_h = has_h ? 1 : p.heads_q, n_b = has_b ? 1 : p.batch;
+    const long steps = (long)n_b * n_h * n_i * n_j;
     float sum[RM][RN], extra[RM][RN];
 
     #pragma unroll
@@ -54,17 +55,31 @@ void attn_softmax_bwd_tile_gpu_bias(SIGNATURE(SOFTMAX_BWD_PARAMS))
         for (int c = 0; c < RN; c++)
             sum[r][c] = extra[r][c] = 0.0f;
     }
-    for (long step = 0; step < (long)n_b * n_h * n_i * n_j; step++) {
-        const int j0 = has_j ? j_out : (int)(step % n_j) * BN;
-        const int i0 = has_i ? i_out : (int)(step / n_j % n_i) * BM;
-        const long h = has_h ? h_out : step / n_j / n_i % n_h;
-        const long b = has_b ? b_out : step / n_j / n_i / n_h;
-        const attn_sequence seq = range_sequence(&p, b);
-        const int queries = clamp(seq.queries - i0, 0, BM);
-        const attn_range any = range_any(&p, &seq, i0, queries);
+    for (long step = 0;; step++) {
+        attn_sequence seq;
+        long h, b;
+        int i0, j0, queries, lo, n;
+        attn_range any;
+
+        /* The next tile that has a pair in sight: no barrier is jumped over, which not
+         * every compiler for processors gets right. */
+        for (; step < steps; step++) {
+            j0 = has_j ? j_out : (int)(step % n_j) * BN;
+            i0 = has_i ? i_out : (int)(step / n_j % n_i) * BM;
+            h = has_h ? h_out : step / n_j / n_i % n_h;
+            b = has_b ? b_out : step / n_j / n_i / n_h;
+            seq = range_sequence(&p, b);
+            queries = clamp(seq.queries - i0, 0, BM);
+            any = range_any(&p, &seq, i0, queries);
+            lo = max(any.first - j0, 0);
+            n = min(any.end - j0, BN);
+            if (n > lo)
+                break;
+        }
+        if (step >= steps)
+            break;
+
         const attn_range all = range_all(&p, &seq, i0, queries);
-        const int lo = max(any.first - j0, 0), n = min(any.end - j0, BN);
-        const int seen = n > lo;
         const int masked = queries < BM || n < BN || lo || j0 < all.first ||
                            j0 + n > all.end;
         const attn_score score = score_run(&p, &seq, b, h, i0, queries);
@@ -77,19 +92,16 @@ void attn_softmax_bwd_tile_gpu_bias(SIGNATURE(SOFTMAX_BWD_PARAMS))
         float s[RM][RN], ds[RM][RN];
 
         barrier(CLK_LOCAL_MEM_FENCE);    /* LSE and delta before have been read */
-        if (seen)
-            pairs_take(&l, &p, &seq, b, h, i0, 0, queries);
-        pairs_product(s, &l, &qs, CONTIG_Q, &ks, CONTIG_K, seen ? D : 0, D);
+        pairs_take(&l, &p, &seq, b, h, i0, 0, queries);
+        pairs_product(s, &l, &qs, CONTIG_Q, &ks, CONTIG_K, D, D);
         pairs_product(ds, &l, &gs, CONTIG_GRAD_O, &vs, CONTIG_V,
-                      seen && p.has & HAS_GRAD_O ? DV : 0, DV);
-        if (seen) {
-            pairs_weigh(s, ds, &l, &p, &score, j0, masked, 0);
+                      p.has & HAS_GRAD_O ? DV : 0, DV);
+        pairs_weigh(s, ds, &l, &p, &score, j0, masked, 0);
+        #pragma unroll
+        for (int r = 0; r < RM; r++) {
             #pragma unroll
-            for (int r = 0; r < RM; r++) {
-                #pragma unroll
-                for (int c = 0; c < RN; c++)
-                    sum[r][c] = back_add(sum[r][c], ds[r][c], &extra[r][c]);
-            }
+            for (int c = 0; c < RN; c++)
+                sum[r][c] = back_add(sum[r][c], ds[r][c], &extra[r][c]);
         }
     }
 
