@@ -34,18 +34,22 @@ int fault_close(int result)
     return result;
 }
 
-/* FAULT_VARIANTS: names with commas between, the only ones on devices with a compiler. */
-static bool wanted(const attn_device_info *device, const char *variant)
+/* One of the names with commas between; of none, all. */
+static bool among(const char *names, const char *name)
 {
-    const char *names = getenv("FAULT_VARIANTS"), *at;
-    const size_t n = strlen(variant);
+    const size_t n = strlen(name);
 
-    if (!names || device->kind == ATTN_DEVICE_HOST)
-        return true;
-    for (at = strstr(names, variant); at; at = strstr(at + 1, variant))
+    for (const char *at = names; at && (at = strstr(at, name)); at++)
         if ((at == names || at[-1] == ',') && (at[n] == ',' || !at[n]))
             return true;
-    return false;
+    return !names;
+}
+
+/* FAULT_DEVICES: the only ones; FAULT_VARIANTS: the only ones on devices with a compiler. */
+static bool wanted(const attn_device_info *device, const char *variant)
+{
+    return among(getenv("FAULT_DEVICES"), device->selector) &&
+           (device->kind == ATTN_DEVICE_HOST || among(getenv("FAULT_VARIANTS"), variant));
 }
 
 void on_each(const char *problem, fault_fn *fn)

@@ -12,12 +12,15 @@ set -u
 tools=$1 out=$2 limit=$3
 shift 3
 reports=$(mktemp -d)
-problem=softmax_fwd:f32,b1,hq1,hkv1,lq9,lk9,d64
+sizes=b1,hq1,hkv1,lq9,lk9,d64
+problems=(softmax_fwd:f32,$sizes softmax_bwd:f32,$sizes,grad=q
+          linear_fwd:f32,$sizes,causal linear_bwd:f32,$sizes,causal,grad=q)
 
 for device in $("$tools/attn-info" | sed -n 's/^\(opencl:[0-9]*\|cuda:[0-9]*\|host\)$/\1/p' |
                 grep -E "${ONLY:-.}"); do
-    for variant in $("$tools/attn-info" --explain $problem --device "$device" --json |
-                     python3 -c 'import json, sys; [print(v["name"]) for v in json.load(sys.stdin)["variants"]]'); do
+    for variant in $(for problem in "${problems[@]}"; do
+                         "$tools/attn-info" --explain "$problem" --device "$device" --json
+                     done | grep -oP '"name":\s*"\K[^"]+'); do
         timeout "$limit" "$tools/attn-validate" --device "$device" --variant "$variant" --json \
             --stress 10 "$@" > "$reports/validate-${device/:/-}-$variant.json" 2> /dev/null &
     done

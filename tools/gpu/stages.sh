@@ -6,11 +6,12 @@
 # usage: tools/gpu/stages.sh OUT FOLDER_WITH_DEBS STAGE...    (a folder that is not there: none)
 #
 #   validate  every variant of every device against the oracle, device against device
-#   faults    the fault families, rows of many gigabytes among them
+#   faults    the fault families, rows of many gigabytes among them, on all devices or DEVICES
 #   sanitize  compute-sanitizer's four checkers over all CUDA kernels
 #   two       two GPUs in one process
 #   launch    what a planned launch takes of the host, and a first use
 #   opencl    NVIDIA's OpenCL beside CUDA
+#   gradients the backward beside PyTorch's
 #   SET       a table of torch_sdpa.py: forward, gqa, bias, f32, decode, or several as a,b
 #
 # OPTIONS of torch_sdpa.py come from TORCH (--timing single). The build and the tests of
@@ -41,9 +42,9 @@ validate() {
     ONLY=cuda bash tools/gpu/parallel.sh "$tools" "$reports" 150 --rounds 2 --repeat 2 \
         --cases medium --cases tests/cases/tensor_cores.txt --cases tests/cases/cudnn.txt \
         --cases tests/cases/warpgroups.txt \
-        --cases gradients --cases tests/cases/tensor_core_gradients.txt &
+        --cases gradients --cases tests/cases/tensor_core_gradients.txt --cases linear &
     ONLY='opencl|host' bash tools/gpu/parallel.sh "$tools" "$reports" 150 --rounds 1 --repeat 2 \
-        --cases tiny &
+        --cases tiny --cases tests/cases/tiny_gradients.txt --cases tests/cases/tiny_linear.txt &
     timeout 150 "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
         --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu --variant softmax_fwd_mma \
         --variant softmax_fwd_tile_cpu --variant softmax_fwd_split \
@@ -54,32 +55,47 @@ validate() {
     for tar in "$reports"/reports-*.tar; do tar -C "$reports" -xf "$tar" && rm "$tar"; done
 }
 
+# The host runs them everywhere else.
 faults() {
     for test in "$tests"/test_faults_*; do
-        [ -f "$test" ] || continue
-        (
-            timeout 400 "$test" > "$reports/$(basename "$test").txt" 2>&1
-            echo "$(basename "$test"): exit $? $(grep -E '^\[  (PASSED|FAILED)|ERROR|SKIPPED' \
-                "$reports/$(basename "$test").txt" | tr '\n' ' ' | cut -c1-600)"
-        ) &
+        for device in ${DEVICES:-$("$tools/attn-info" | grep -xE '(opencl|cuda):[0-9]+')}; do
+            (
+                log=$reports/$(basename "$test")-${device/:/-}.txt
+                FAULT_DEVICES=$device timeout "${FAULTS:-200}" "$test" > "$log" 2>&1
+                echo "exit $? of $device $(basename "$test")" \
+                    "$(grep -hE '^\[  (PASSED|FAILED)|ERROR|SKIPPED' "$log" | tr '\n' ' ' | cut -c1-600)"
+            ) &
+        done
     done
     wait
 }
 
-sanitize() {
-    for tool in memcheck racecheck synccheck initcheck; do
-        (
-            timeout 400 compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 9 \
-                "$tools/attn-validate" --device cuda:0 --rounds 1 --repeat 1 --stress 0 \
-                --cases tests/cases/tiny.txt --cases tests/cases/tensor_cores.txt \
-                --cases tests/cases/warpgroups.txt \
-                --cases tests/cases/tiny_gradients.txt --cases tests/cases/tensor_core_gradients.txt \
-                > "$reports/sanitize-$tool.txt" 2>&1
-            echo "$tool: exit $? $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|passed,' \
-                "$reports/sanitize-$tool.txt" | tr '\n' ' ')"
-        ) &
+# One checker over one variant, until a point in time.
+check() {
+    local tool=$1 variant=$2 log=$reports/sanitize-$1-$2.txt left=$((until - $(date +%s))) cases=()
+    for name in tiny tensor_cores warpgroups tiny_gradients tensor_core_gradients; do
+        cases+=(--cases "tests/cases/$name.txt")
     done
-    wait
+    timeout $((left > 5 ? left : 5)) compute-sanitizer --tool "$tool" --report-api-errors no \
+        --error-exitcode 9 "$tools/attn-validate" --device cuda:0 --rounds 1 --repeat 1 --stress 0 \
+        --variant "$variant" "${cases[@]}" > "$log" 2>&1
+    echo "exit $? of $tool $variant: $(grep -E 'SUMMARY|passed,' "$log" | tr '\n' ' ')"
+    grep -m 2 -A 10 -iE '^========= .*(error|hazard|barrier|invalid|uninit)' "$log" | head -24
+}
+
+# All checkers over each variant that is ours, as many at once as there are cores; what has not
+# ended after SANITIZE seconds (420) is told as exit 124.
+sanitize() {
+    export reports tools until=$(($(date +%s) + ${SANITIZE:-420}))
+    export -f check
+    local sizes=f16,b1,hq1,hkv1,lq9,lk9,d64
+    for tool in ${CHECKERS:-racecheck synccheck memcheck initcheck}; do
+        for problem in softmax_fwd:$sizes softmax_bwd:$sizes,grad=q; do
+            "$tools/attn-info" --device cuda:0 --json --explain "$problem" | python3 -c 'import json, sys
+for v in json.load(sys.stdin)["variants"]:
+    if "cudnn" not in v["name"]: print(sys.argv[1], v["name"])' "$tool"
+        done
+    done | xargs -P "$(nproc)" -L 1 bash -c 'check "$@"' check
 }
 
 two() {
@@ -103,6 +119,12 @@ opencl() {
     done
 }
 
+gradients() {
+    # shellcheck disable=SC2086 # options are words
+    timeout 200 python3 tools/gpu/torch_gradients.py "$work/build/src/libattn.so" \
+        ${GRADIENTS:-} --json "$reports/torch-gradients.json" | tee "$reports/torch-gradients.md"
+}
+
 torch() {
     local sets=()
     for set in ${1//,/ }; do sets+=(--set "$set"); done
@@ -114,7 +136,7 @@ torch() {
 for stage in "$@"; do
     echo "== $stage, $(date +%T)"
     case $stage in
-    validate | faults | sanitize | two | launch | opencl) $stage ;;
+    validate | faults | sanitize | two | launch | opencl | gradients) $stage ;;
     *) torch "$stage" ;;
     esac
 done

@@ -48,7 +48,7 @@ for shape in "$@"; do
     for problem in "${each[@]}"; do
         # shellcheck disable=SC2086 # a problem is words
         if [ -x "$work/$n/try" ]; then
-            echo "   $problem: $("$work/$n/try" $problem 0)"
+            echo "   $problem: $(timeout 20 "$work/$n/try" $problem 0)"
         else
             grep -m 3 -E 'error' "$work/$n/log"
         fi
