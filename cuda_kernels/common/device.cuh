@@ -102,6 +102,16 @@ template <int BYTES> DEVICE void device_copy(float *to, const void *from, bool i
 #endif
 }
 
+// Copies the first `bytes` of 16 to shared memory, and zeros behind them; of none nothing is
+// read. Only where the hardware has such copies.
+DEVICE void device_copy_part(void *to, const void *from, int bytes)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(device_address(to)),
+                 "l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 // Lets the next kernel of the stream begin, if it was launched to overlap with this one;
 // what that reads of this one's results stands behind device_wait_before().
 DEVICE void device_let_next()
@@ -214,6 +224,18 @@ template <int TYPE> DEVICE uint32_t device_pair(float low, float high)
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(high), "f"(low));
     else
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(high), "f"(low));
+    return u;
+}
+
+// The smaller ones of two pairs of such elements; of a NaN and a number the number.
+template <int TYPE> DEVICE uint32_t device_min_pair(uint32_t a, uint32_t b)
+{
+    uint32_t u;
+
+    if (TYPE == 1)
+        asm("min.f16x2 %0, %1, %2;" : "=r"(u) : "r"(a), "r"(b));
+    else
+        asm("min.bf16x2 %0, %1, %2;" : "=r"(u) : "r"(a), "r"(b));
     return u;
 }
 

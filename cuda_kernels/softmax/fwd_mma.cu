@@ -7,7 +7,9 @@
 //           weights in place, O += P V, where the registers that hold S hold P next. K and V
 //           go through a ring in shared memory, SLOTS - 1 ahead (cp.async), and come from
 //           there by ldmatrix. A warp whose rows see none of a step's keys does nothing in
-//           it; scores are masked only where a row's range ends
+//           it; scores are masked only where a row's range ends. Bias and mask come as they
+//           are by cp.async too, 16-bit ones and masks a step further ahead, if 16 bytes
+//           divide their rows; else threads write the terms of a step (mma_terms.cuh)
 // Grid      1-D, ceil(Lq / BM) * B * Hq groups, the tile fastest; with a right bound the
 //           last tile first, since that has the most keys
 // Block     32 * WARPS threads, 1-D
@@ -104,53 +106,13 @@ DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
     if (w > 0)
         return;
     describe_work<CAN>(p, seq, b, h, i0, queries, mem.work);
-}
-
-// The terms of the keys j .. j + BN - 1, by all threads, and no key of the step after them
-// has been seen. `odd`: of this step.
-template <typename T, int CAN>
-DEVICE void write_terms(const attn_kparams &p, shared<T, CAN> &mem, int j, bool odd)
-{
-    const attn_range any = mem.work.any;
-
-    for (int e = threadIdx.x; e < T::BM * T::BN / 4; e += T::THREADS) {
-        const int x = e / (T::BN / 4), c = e % (T::BN / 4) * 4;
-        float term[4];
-
-        #pragma unroll
-        for (int i = 0; i < 4; i++)
-            term[i] = x < mem.work.queries && j + c + i >= any.first && j + c + i < any.end
-                          ? score_term<CAN>(p, mem.work.score, x, j + c + i)
-                          : 0.0f;
-        *(float4 *)(mem.terms.term + place_of_term<T>(x, c)) =
-            make_float4(term[0], term[1], term[2], term[3]);
-    }
-    for (int i = threadIdx.x; i < T::BN; i += T::THREADS)
-        mem.terms.seen[odd][i] = 0;
-}
-
-// Zeros the values of keys that no query of the group sees, if there are any. Threads agree
-// on that.
-template <typename T, int CAN>
-DEVICE void hide_values(shared<T, CAN> &mem, float4 *v, bool odd)
-{
-    const int *const seen = mem.terms.seen[odd];
-    bool all = true;
-
-    #pragma unroll
-    for (int i = threadIdx.x % 32; i < T::BN; i += 32)
-        all = all && seen[i];
-    if (!__any_sync(0xffffffffu, !all))
-        return;
-    for (int e = threadIdx.x; e < T::BN * CHUNKS_V; e += T::THREADS)
-        if (!seen[e / CHUNKS_V])
-            v[e] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    __syncthreads();
+    if constexpr ((CAN & FEAT_TERMS) != 0)
+        plan_terms<T, CAN>(p, mem.work, mem.terms.plan);
 }
 
 template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
 {
-    constexpr bool ranged = CAN != (CAN_PLAIN);
+    constexpr bool ranged = CAN != (CAN_PLAIN), looks = (CAN & FEAT_TERMS) != 0;
     static_assert(sizeof(shared<T, CAN>) <= T::BYTES + (CAN & FEAT_TERMS ? T::TERMS : 0),
                   "the planner's budget");
     SHARED_MEMORY(memory);
@@ -183,7 +145,7 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
     const attn_range all_keys = { 0, p.len_kv };
     const attn_range &any = ranged ? mem.work.any : all_keys;
     const int first = any.end > any.first ? any.first / T::BN * T::BN : any.end;
-    const bool is_special = has<CAN>(p, CAN_SPECIAL), terms = has<CAN>(p, FEAT_TERMS);
+    const bool is_special = has<CAN>(p, CAN_SPECIAL);
     // a scale that is no plain factor is multiplied first: then hidden scores stay -inf
     const bool scaled = is_special || !(p.scale > 0.0f && p.scale < 1e30f);
     const float log2_e = 1.44269504088896340736f;
@@ -207,9 +169,15 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
             p, mem.q, p.q, rows, p.q_stride_l, mem.work.i0, there, p.d, has<CAN>(p, WHOLE_Q));
     }
     fetch_keys(first);
-    if (terms && first < any.end)
-        if constexpr ((CAN & FEAT_TERMS) != 0)
-            write_terms(p, mem, first, false);
+    if constexpr (looks) {
+        for (int i = threadIdx.x; i < 2 * T::BN; i += T::THREADS)
+            mem.terms.seen[i / T::BN][i % T::BN] = 0;
+        #pragma unroll 1
+        for (int j = first; j <= first + (mem.terms.plan.second ? T::BN : 0); j += T::BN) {
+            fetch_terms<T, CAN>(p, mem.work, mem.terms, j);
+            device_commit();
+        }
+    }
 
     #pragma unroll 1
     for (int j = first; j < any.end; j += T::BN) {
@@ -219,7 +187,17 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
         [[maybe_unused]] const bool odd = j / T::BN % 2;
         weights<T> w = {};
 
-        device_arrive();
+        if constexpr (looks) {
+            if (mem.terms.plan.written)
+                write_terms<T, CAN>(p, mem.work, mem.terms, j);
+            if (mem.terms.plan.second)    // the terms of the next step may be on their way
+                device_copied<1>();
+            else
+                device_copied<0>();
+            __syncthreads();
+        } else {
+            device_arrive();
+        }
         fetch_values(j);
         if (T::Q_STAYS && j == first) {
             #pragma unroll
@@ -230,11 +208,15 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
         }
         if (sees) {
             scores<T> s;
+            [[maybe_unused]] bool hide = false;
 
+            if constexpr (looks)
+                if (has<CAN>(p, FEAT_HIDES))
+                    hide = terms_hide<T>(mem.terms, odd, x);
             find_scores<T>(mem.q + x * CHUNKS_K, stays, mem.k, s);
-            if constexpr ((CAN & FEAT_TERMS) != 0)
+            if constexpr (looks)
                 if (is_special)
-                    special_scores<T, CAN>(p, mem.terms.term, x, s);
+                    special_scores<T, CAN>(p, mem.work, mem.terms, odd, x, j, hide, s);
             if (scaled && !is_special) {
                 #pragma unroll
                 for (int i = 0; i < T::MT * T::NT * 4; i++)
@@ -242,19 +224,26 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
             }
             if (j < all.first || all.end - j < T::BN)
                 mask_scores<T>(mem.work.score, x, j, s);
-            if constexpr ((CAN & FEAT_HIDES) != 0)
-                if (has<CAN>(p, FEAT_HIDES))
+            if constexpr (looks) {
+                if (hide)
                     mark_seen<T>(s, mem.terms.seen[odd]);
+                else if (has<CAN>(p, FEAT_HIDES))
+                    mark_range<T>(mine, j, mem.terms.seen[odd]);
+            }
             fold_scores<T>(my, unit, s);
             pack_weights<T>(s, mem.weight.of(warp), w);
         }
         device_arrive();
         fetch_keys(j + T::BN);
-        if constexpr ((CAN & FEAT_TERMS) != 0) {
+        if constexpr (looks) {
+            device_commit();
+            fetch_terms<T, CAN>(p, mem.work, mem.terms,
+                                j + (mem.terms.plan.second ? 2 : 1) * T::BN);
+            device_commit();
+            for (int i = threadIdx.x; i < T::BN; i += T::THREADS)
+                mem.terms.seen[!odd][i] = 0;
             if (has<CAN>(p, FEAT_HIDES))
-                hide_values(mem, mem.v, odd);
-            if (terms && j + T::BN < any.end)
-                write_terms(p, mem, j + T::BN, !odd);
+                hide_values<T>(mem.terms.seen[odd], mem.v);
         }
         if (sees)
             add_values<T>(mem.v, w, my);

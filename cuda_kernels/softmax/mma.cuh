@@ -37,7 +37,8 @@ struct mma {
     static constexpr int BYTES =
         elem_bytes<TYPE>() * (BM * DIM + BN * (DIM + DIMV)) +
         (TYPE == TYPE_F32 ? 4 * BM * BN : 0) + 512;
-    static constexpr int TERMS = 4 * (BM + 2) * BN;
+    static constexpr int TERM_BYTES = 4 * (BM + 1) * BN;
+    static constexpr int TERMS = TERM_BYTES + 2 * 4 * BN;
     static constexpr int NT = BN / 8, VT = DIMV / 8;
     static constexpr int KT = DIM * elem_bytes<TYPE>() / 32;    // steps of two chunks
 };
@@ -48,10 +49,21 @@ enum {
     CHUNKS_V = DIMV / PER
 };
 
+// How a group's terms come: mma_terms.cuh.
+struct terms_plan {
+    int bias;         // bytes of an element of the bias in shared memory; 0: there is none
+    int mask_at;      // where the mask lies behind it, in bytes
+    int second;       // where a second slot begins, in bytes; 0: there is one
+    bool mask, alibi;
+    bool bias_shared, mask_shared;    // one row for all queries
+    bool written;     // as f32, the terms of a pair in one
+};
+
 // What single scores need, in the instances that look at them.
 template <typename T, bool TERMS> struct mma_terms {
-    float term[T::BM * T::BN];    // of the step: bias, ALiBi, -inf where masked
-    int seen[2][T::BN];           // keys of this step, and of the next, that a query sees
+    float4 tile[T::TERM_BYTES / 16];    // begins at a multiple of 256 bytes
+    int seen[2][T::BN];    // keys of this step, and of the next, that a query sees
+    terms_plan plan;
 };
 template <typename T> struct mma_terms<T, false> {};
 
@@ -125,13 +137,6 @@ template <int CHUNKS> DEVICE device_shared moved(device_shared at, int down, int
 
     return (at ^ (device_shared)((c & EXCHANGED) * 16)) +
            (device_shared)((down * CHUNKS + (c & ~EXCHANGED)) * 16);
-}
-
-// Where the term of row x and column c lies: columns in eights, exchanged likewise.
-template <typename T> DEVICE int place_of_term(int x, int c)
-{
-    static_assert(T::BN % 32 == 0, "four eights");
-    return x * T::BN + (c ^ (x & 3) * 8);
 }
 
 // Brings rows j .. j + HEIGHT - 1 of a view into shared memory, by all threads. Rows outside

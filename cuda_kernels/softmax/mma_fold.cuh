@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// softmax/mma_fold.cuh: what a warp of fwd_mma.cu does with a step's scores: terms, masks,
-// their fold into its rows.
+// softmax/mma_fold.cuh: what a warp of fwd_mma.cu does with a step's scores: masks, their
+// fold into its rows.
 //
 // In the registers of mma a lane has, of each 16 rows, row lane / 4 and that + 8 ("half" 0
 // and 1), and of each eight columns 2 (lane % 4) and the next.
 #pragma once
-#include "softmax/mma.cuh"
+#include "softmax/mma_terms.cuh"
 
 // The warp's rows: maxima m, in units of the scores as fold_scores() gets them; sums l of
 // this lane's keys.
@@ -15,34 +15,6 @@ template <typename T> struct rows_state {
     float l_rest[T::LONG ? T::MT : 1][2];
     rests rest[T::LONG ? T::MT : 1][T::VT][2];    // of o, two columns each
 };
-
-template <typename T> using scores = float[T::MT][T::NT][4];
-
-// Softcap, and terms from shared memory; scores are in natural units then. x: the warp's
-// first row in the group.
-template <typename T, int CAN>
-DEVICE void special_scores(const attn_kparams &p, const float *term, int x, scores<T> &s)
-{
-    const int lane = threadIdx.x % 32;
-
-    #pragma unroll
-    for (int i = 0; i < T::MT * T::NT * 4; i++) {
-        float &score = s[i / 4 / T::NT][i / 4 % T::NT][i % 4];
-
-        score = score_value<CAN>(p, score);
-    }
-    if (!has<CAN>(p, FEAT_TERMS))
-        return;
-    #pragma unroll
-    for (int i = 0; i < T::MT * T::NT * 2; i++) {
-        const int mt = i / 2 / T::NT, t = i / 2 % T::NT, half = i % 2;
-        const int row = x + lane / 4 + mt * 16 + half * 8;
-        const float *const at = term + place_of_term<T>(row, t * 8 + lane % 4 * 2);
-
-        s[mt][t][half * 2] = score_add(s[mt][t][half * 2], at[0]);
-        s[mt][t][half * 2 + 1] = score_add(s[mt][t][half * 2 + 1], at[1]);
-    }
-}
 
 // -inf where a key of the step, which begins with key j, is out of a row's range.
 template <typename T> DEVICE void mask_scores(const attn_score &at, int x, int j, scores<T> &s)
@@ -62,23 +34,6 @@ template <typename T> DEVICE void mask_scores(const attn_score &at, int x, int j
 
             score = c >= first && c < end ? score : -INFINITE;
         }
-    }
-}
-
-// Marks the keys of the step that a row sees.
-template <typename T> DEVICE void mark_seen(const scores<T> &s, int *seen)
-{
-    const int lane = threadIdx.x % 32;
-
-    #pragma unroll
-    for (int i = 0; i < T::NT * 2; i++) {
-        bool any = false;
-
-        #pragma unroll
-        for (int row = 0; row < 2 * T::MT; row++)
-            any |= s[row / 2][i / 2][row % 2 * 2 + i % 2] != -INFINITE;
-        if (any)
-            seen[i / 2 * 8 + lane % 4 * 2 + i % 2] = 1;
     }
 }
 

@@ -25,10 +25,9 @@ enum { STACK = 256 * 1024, GUARD = 1 };
 enum waits { RUNS, AT_BARRIER, AT_WARP, ENDED };
 
 struct pending {
-    float *to;
+    void *to;
     const void *from;
-    int bytes;
-    bool inside;
+    int bytes, there;    // the last of them are zeros
     int group;
 };
 
@@ -232,12 +231,12 @@ bool emulated_any(bool x)
 }
 
 // What is on its way is neither the old nor the new.
-void emulated_copy(float *to, const void *from, int bytes, bool inside)
+void emulated_copy(void *to, const void *from, int bytes, int there)
 {
     memset(to, 0xff, (size_t)bytes);
-    if ((uintptr_t)to % (unsigned)bytes || (inside && (uintptr_t)from % (unsigned)bytes))
+    if ((uintptr_t)to % (unsigned)bytes || (there && (uintptr_t)from % (unsigned)bytes))
         fault("copies from or to an address that is not aligned");
-    fibers[current].copies.push_back({ to, from, bytes, inside, fibers[current].group });
+    fibers[current].copies.push_back({ to, from, bytes, there, fibers[current].group });
 }
 
 void emulated_commit()
@@ -253,10 +252,9 @@ void emulated_copies(int pending_groups)
     for (; n < f.copies.size() && f.copies[n].group < f.group - pending_groups; n++) {
         const pending &c = f.copies[n];
 
-        if (c.inside)
-            memcpy(c.to, c.from, (size_t)c.bytes);
-        else
-            memset(c.to, 0, (size_t)c.bytes);
+        if (c.there)
+            memcpy(c.to, c.from, (size_t)c.there);
+        memset((char *)c.to + c.there, 0, (size_t)(c.bytes - c.there));
     }
     f.copies.erase(f.copies.begin(), f.copies.begin() + (long)n);
 }

@@ -7,14 +7,18 @@
 //        tools/gpu/try_kernel.cu -o try && ./try B HQ HKV LQ LK CAUSAL PIECE
 //
 // PIECE 0: a tile kernel; of softmax/fwd_mma.cu USED is large. SHARED_BYTES in place of the
-// shape's own where the part has terms too; RESIDENT=132: so many groups at most. Prints ms,
-// TFLOP/s and GB/s of K and V: single launches, 15 of them with idle gaps, median; K and V
-// rotate through copies of 200 MB or more in all, so that they come from memory. And the
-// largest error of some rows against double precision, of the largest element.
+// shape's own where the part has terms too; RESIDENT=132: so many groups at most. Of a part
+// with terms the environment says which: BIAS=bf16, f16 or f32, MASK=1 (bytes, one of 4096 is
+// 0; MASK=0: none is), ALIBI=1, and OVER, the dimensions that bias and mask have of "bhqk",
+// all if not set. Prints ms, TFLOP/s, GB/s of K and V and those of what a group reads of bias
+// and mask: single launches, 15 of them with idle gaps, median; K and V rotate through copies
+// of 200 MB or more in all, so that they come from memory. And the largest error of some rows
+// against double precision, of the largest element.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <cudaTypedefs.h>
 #include <unistd.h>
 #include <vector>
@@ -38,7 +42,7 @@ enum { BYTES = SHARED_BYTES };
 enum { BYTES = USED::BYTES };
 #endif
 
-__global__ void fill(void *x, size_t n, uint32_t seed)
+template <int TYPE = ::TYPE> __global__ void fill(void *x, size_t n, uint32_t seed)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
          i += (size_t)gridDim.x * blockDim.x) {
@@ -56,32 +60,127 @@ __global__ void spin(long long clocks)
         ;
 }
 
-static void *made(size_t n, uint32_t seed)
+template <int TYPE = ::TYPE> static void *made(size_t n, uint32_t seed)
 {
     void *x;
 
     CHECK(cudaMalloc(&x, n * elem_bytes<TYPE>()));
-    fill<<<1024, 256>>>(x, n, seed);
+    fill<TYPE><<<1024, 256>>>(x, n, seed);
     return x;
 }
 
-__global__ void widen(const void *x, size_t n, float *out)
+__global__ void fill_mask(unsigned char *x, size_t n, uint32_t some)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
          i += (size_t)gridDim.x * blockDim.x)
-        out[i] = elem_load<TYPE>(x, (int64_t)i);
+        x[i] = !(some && ((uint32_t)i * 2654435761u >> 20) == 0);
 }
 
-static std::vector<float> on_host(const void *x, size_t n)
+__global__ void widen(int type, const void *x, size_t n, float *out)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        out[i] = type_load(type, x, (int64_t)i);
+}
+
+static std::vector<float> on_host(const void *x, size_t n, int type = TYPE)
 {
     std::vector<float> out(n);
     float *wide;
 
     CHECK(cudaMalloc(&wide, n * 4));
-    widen<<<1024, 256>>>(x, n, wide);
+    widen<<<1024, 256>>>(type, x, n, wide);
     CHECK(cudaMemcpy(out.data(), wide, n * 4, cudaMemcpyDeviceToHost));
     CHECK(cudaFree(wide));
     return out;
+}
+
+// Elements of a tensor with those of B H Lq Lk that OVER names, and its strides.
+static int64_t strides_of(int64_t b, int64_t h, int64_t lq, int64_t lk, int64_t (&stride)[4])
+{
+    const char *const over = getenv("OVER") ? getenv("OVER") : "bhqk";
+    const int64_t size[4] = { b, h, lq, lk };
+    int64_t n = 1;
+
+    for (int i = 3; i >= 0; i--) {
+        const bool there = strchr(over, "bhqk"[i]);
+
+        stride[i] = there ? n : 0;
+        n *= there ? size[i] : 1;
+    }
+    return n;
+}
+
+// Makes what the environment asks for; gives the bytes that all groups read of it, causal or
+// not.
+static double make_terms(attn_kparams &p)
+{
+    const char *const bias = getenv("BIAS"), *const mask = getenv("MASK");
+    int64_t s[4];
+    const int64_t n = strides_of(p.batch, p.heads_q, p.len_q, p.len_kv, s);
+    const double pairs = (double)p.batch * p.heads_q * p.len_q * p.len_kv;
+    double bytes = 0;
+
+    if (bias) {
+        p.bias_type = !strcmp(bias, "f32") ? TYPE_F32 : !strcmp(bias, "f16") ? TYPE_F16 : TYPE_BF16;
+        p.bias = p.bias_type == TYPE_F32   ? made<TYPE_F32>(n, 777)
+                 : p.bias_type == TYPE_F16 ? made<TYPE_F16>(n, 777)
+                                           : made<TYPE_BF16>(n, 777);
+        p.bias_stride_b = s[0], p.bias_stride_h = s[1], p.bias_stride_l = s[2];
+        p.bias_stride_d = s[3];
+        p.features |= FEAT_BIAS;
+        bytes += pairs * (p.bias_type == TYPE_F32 ? 4 : 2);
+    }
+    if (mask) {
+        unsigned char *x;
+
+        CHECK(cudaMalloc(&x, n));
+        fill_mask<<<1024, 256>>>(x, n, atoi(mask));
+        p.mask = x;
+        p.mask_stride_b = s[0], p.mask_stride_h = s[1], p.mask_stride_l = s[2];
+        p.mask_stride_d = s[3];
+        p.features |= FEAT_MASK;
+        bytes += pairs;
+    }
+    if (getenv("ALIBI")) {
+        p.alibi = (const float *)made<TYPE_F32>(p.heads_q, 778);
+        p.alibi_stride_h = 1;
+        p.features |= FEAT_ALIBI;
+    }
+    return bytes;
+}
+
+// The terms of query i of a head.
+static std::vector<double> terms_of(const attn_kparams &p, int64_t head, int64_t i)
+{
+    const int64_t b = head / p.heads_q, h = head % p.heads_q, lk = p.len_kv;
+    std::vector<double> term(lk);
+
+    if (p.features & FEAT_BIAS) {
+        const int64_t at = b * p.bias_stride_b + h * p.bias_stride_h + i * p.bias_stride_l;
+        const auto row = on_host((const char *)p.bias + at * (p.bias_type == TYPE_F32 ? 4 : 2),
+                                 p.bias_stride_d ? lk : 1, p.bias_type);
+
+        for (int64_t j = 0; j < lk; j++)
+            term[j] = row[j * p.bias_stride_d];
+    }
+    if (p.features & FEAT_ALIBI) {
+        const double slope = on_host(p.alibi + h, 1, TYPE_F32)[0];
+
+        for (int64_t j = 0; j < lk; j++)
+            term[j] -= slope * llabs(i + lk - p.len_q - j);
+    }
+    if (p.features & FEAT_MASK) {
+        const int64_t at = b * p.mask_stride_b + h * p.mask_stride_h + i * p.mask_stride_l;
+        std::vector<unsigned char> row(lk);
+
+        CHECK(cudaMemcpy(row.data(), p.mask + at, p.mask_stride_d ? lk : 1,
+                         cudaMemcpyDeviceToHost));
+        for (int64_t j = 0; j < lk; j++)
+            if (!row[j * p.mask_stride_d])
+                term[j] = -INFINITY;
+    }
+    return term;
 }
 
 // The largest error of some rows of the first and the last head, of the largest element.
@@ -102,15 +201,17 @@ static double error_of(const attn_kparams &p, bool causal)
         for (int64_t i : { (int64_t)0, (int64_t)1, lq / 3, lq / 2 + 9, lq - 66, lq - 1 }) {
             const int64_t keys = causal ? i + 1 + lk - lq : lk;
             std::vector<double> s(keys), sums(d);
+            const auto terms = terms_of(p, head, i);
             double top = -1e300, sum = 0;
 
             for (int64_t j = 0; j < keys; j++) {
                 for (int64_t c = 0; c < d; c++)
                     s[j] += (double)qs[i * d + c] * ks[j * d + c];
+                s[j] = s[j] * p.scale + terms[j];
                 top = std::max(top, s[j]);
             }
             for (int64_t j = 0; j < keys; j++) {
-                const double w = exp((s[j] - top) * p.scale);
+                const double w = exp(s[j] - top);
 
                 sum += w;
                 for (int64_t c = 0; c < d; c++)
@@ -182,11 +283,14 @@ int main(int argc, char **argv)
 #define STRIDES(x, h, l) \
     p.x##_stride_b = h * l * d, p.x##_stride_h = l * d, p.x##_stride_l = d, p.x##_stride_d = 1
     STRIDES(q, hq, lq), STRIDES(o, hq, lq), STRIDES(k, hkv, lk), STRIDES(v, hkv, lk);
-    p.features = CAN_LAYOUTS | (causal ? FEAT_RANGE_RIGHT | FEAT_ALIGN_BR : 0);
+    p.features = CAN_LAYOUTS | FEAT_ALIGN_BR | (causal ? FEAT_RANGE_RIGHT : 0);
     p.left = (int64_t)1 << 40, p.right = causal ? 0 : p.left;
     p.scale = 1.0f / sqrtf(DIM), p.want_o = 1;
     p.piece = piece, p.pieces = piece ? (lk + piece - 1) / piece : 0;
     p.round_heads = b * hq, p.round_queries = lq;
+
+    const double terms = make_terms(p) * (causal ? 0.5 : 1.0);
+
     CHECK(cudaMalloc(&p.work, b * hq * lq * std::max(p.pieces, 1) * (d + 2) * 4 + 16));
 
     const int rows = rows_of<USED>(0);
@@ -238,9 +342,9 @@ int main(int argc, char **argv)
     int blocks = 0;
 
     CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, USED::THREADS, BYTES));
-    printf("%8.4f ms  %7.2f TFLOP/s  %6.0f GB/s  %d groups a multiprocessor  %zu bytes  error %.1e\n", ms,
+    printf("%8.4f ms  %7.2f TFLOP/s  %6.0f GB/s  terms %6.0f GB/s  %d groups a multiprocessor  %zu bytes  error %.1e\n", ms,
            4e-9 * b * hq * lq * lk * d / ms * (causal ? 0.5 : 1.0),
-           2e-6 * nk * elem_bytes<TYPE>() / ms, blocks, (size_t)BYTES,
+           2e-6 * nk * elem_bytes<TYPE>() / ms, terms * 1e-6 / ms, blocks, (size_t)BYTES,
            piece ? NAN : error_of(p, causal));
     return 0;
 }

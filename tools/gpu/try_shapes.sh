@@ -6,12 +6,14 @@
 # usage: tools/gpu/try_shapes.sh TYPE DIM PART "PROBLEM;PROBLEM..." SHAPE...
 #
 #   TYPE     bf16, f16 or f32
-#   PART     plain, ranges, tf32 ...: the instance
+#   PART     plain, ranges, all, tf32 ...: the instance; of all, BIAS, MASK, ALIBI and OVER
+#            in the environment say what terms there are, as try_kernel.cu has them
 #   PROBLEM  B HQ HKV LQ LK CAUSAL, as try_kernel.cu has them
 #   SHAPE    what the instance's shape is to be: "mma<4, 2, 64, 2, false>"; "as-is" leaves
-#            the file alone
+#            the file alone; "s/this/that/" is an edit of all kernel files
 #
 #   tools/gpu/try_shapes.sh bf16 128 plain "4 16 16 4096 4096 0" as-is "mma<8, 1, 64, 1, true>"
+#   BIAS=bf16 OVER=hqk tools/gpu/try_shapes.sh bf16 64 all "4 32 32 4096 4096 1" as-is
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 file=${FILE:-softmax/fwd_mma.cu}
@@ -24,17 +26,27 @@ used=large defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
 if [ "$type" = f32 ]; then
     defines+=(-DTYPE_IS_F32)
     case $part in ranges) sums=EXACT ;; long) sums=EXACT_LONG ;; *) sums=IN_CORES ;; esac
+    [ "$part" = all ] && [ "$dim" -le 128 ] && sums=EXACT_LONG
+    [ "$part" = all ] && [ "$dim" -gt 128 ] && sums=EXACT
     used="f32<$sums>"
+fi
+shapes="using large|template <sums SUMS> using f32"
+if [[ $part = *all ]]; then
+    shapes="using special|template <sums SUMS> using f32_special"
+    used=special
+    [ "$type" = f32 ] && used="f32_special<$sums>"
+    defines+=("-DSHARED_BYTES=(USED::BYTES + USED::TERMS)")
 fi
 n=0
 for shape in "$@"; do
-    mkdir -p "$work/$n/softmax"
-    change=
-    if [ "$shape" != as-is ]; then    # of every class: the one of DIM is among them
-        change="s/^(using large|template <sums SUMS> using f32) = .*/\\1 = $shape;/"
-    fi
-    sed -E "$change" "cuda_kernels/$file" > "$work/$n/$file"
-    nvcc -O3 -std=c++17 -gencode "arch=compute_${ARCH:-90a},code=sm_${ARCH:-90a}" -Xptxas -v -I "$work/$n" -I cuda_kernels "${defines[@]}" ${extra:-} \
+    mkdir -p "$work/$n"
+    cp -r cuda_kernels/common cuda_kernels/softmax "$work/$n"
+    case $shape in
+    as-is) ;;
+    s/*) sed -i -E "$shape" "$work/$n"/*/* ;;
+    *) sed -i -E "s/^($shapes) = .*/\\1 = $shape;/" "$work/$n/$file" ;;    # of every class
+    esac
+    nvcc -O3 -std=c++17 -gencode "arch=compute_${ARCH:-90a},code=sm_${ARCH:-90a}" -Xptxas -v -I "$work/$n" "${defines[@]}" ${extra:-} \
         -DNAME=attn_try -DKERNEL_FILE="\"$file\"" -DPART=_"$part" "-DUSED=$used" \
         tools/gpu/try_kernel.cu -o "$work/$n/try" > "$work/$n/log" 2>&1 &
     n=$((n + 1))

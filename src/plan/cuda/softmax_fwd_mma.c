@@ -95,7 +95,7 @@ static budget budget_of(const attn_problem *p, const class *k, const tile *t)
         .q = bytes * queries_of(t) * k->d,
         .step = bytes * t->bn * (k->d + k->dv),
         .weights = p->type == ATTN_F32 ? 4 * queries_of(t) * t->bn : 0,
-        .terms = t == &k->special ? 4 * (queries_of(t) + 2) * t->bn : 0,
+        .terms = t == &k->special ? 4 * (queries_of(t) + 3) * t->bn : 0,
     };
 }
 

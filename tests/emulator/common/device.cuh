@@ -42,7 +42,7 @@ void emulated_barrier(bool warp);                       // of the group, or of t
 uint32_t emulated_exchange(uint32_t value, int mask);   // the value of lane ^ mask
 uint64_t (*emulated_scratch())[8];                      // of the warp: [lane][8]
 bool emulated_any(bool x);                              // whether a lane has it
-void emulated_copy(float *to, const void *from, int bytes, bool inside);
+void emulated_copy(void *to, const void *from, int bytes, int there);    // zeros past `there`
 void emulated_commit();                                 // ends a group of copies
 void emulated_copies(int pending);                      // makes those of all groups but so many
 
@@ -219,6 +219,19 @@ template <int TYPE> DEVICE float emulated_float(uint16_t u)
     return TYPE == 1 ? device_f32_of_f16(u) : __uint_as_float((uint32_t)u << 16);
 }
 
+template <int TYPE> DEVICE uint32_t device_min_pair(uint32_t a, uint32_t b)
+{
+    uint32_t u = 0;
+
+    for (int i = 0; i < 2; i++) {
+        const uint16_t x = emulated_element(a, i), y = emulated_element(b, i);
+        const float f = emulated_float<TYPE>(x), g = emulated_float<TYPE>(y);
+
+        u |= (uint32_t)(g != g || f < g ? x : y) << (16 * i);
+    }
+    return u;
+}
+
 template <int TYPE>
 DEVICE void device_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
@@ -296,7 +309,12 @@ DEVICE void device_product_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t 
 
 template <int BYTES> DEVICE void device_copy(float *to, const void *from, bool inside)
 {
-    emulated_copy(to, from, BYTES, inside);
+    emulated_copy(to, from, BYTES, inside ? BYTES : 0);
+}
+
+DEVICE void device_copy_part(void *to, const void *from, int bytes)
+{
+    emulated_copy(to, from, 16, bytes);
 }
 
 DEVICE void device_let_next() {}
