@@ -5,8 +5,9 @@
 // Copied: where keys lie side by side and 16 bytes divide the address of every row, bias and
 // mask come as they are, 16 bytes at a time (cp.async), one or two steps ahead, into one or
 // two slots; a row that all queries share comes once. ALiBi is then computed from the scores'
-// own places. Written: every other layout, and distances that f32 does not count exactly;
-// threads write the whole term of a pair as f32.
+// own places. Written: every other layout, ALiBi with a bias, and distances that f32 does not
+// count exactly; threads write the whole term of a pair as f32. Heads of one problem may lie
+// differently, so both ways round alike.
 //
 // Rows lie one after the other, their chunks of 16 bytes exchanged (xor) by the row's number,
 // so that the 32 lanes of a warp, which read two keys each of eight rows, meet no bank twice.
@@ -59,7 +60,7 @@ DEVICE void plan_terms(const attn_kparams &p, const mma_work &work, terms_plan &
         const int64_t most = max(llabs(at.position + work.queries - work.any.first),
                                  llabs(at.position - work.any.end));
 
-        copied = copied && most < 1 << 23 && fabsf(at.slope) < 1e30f;
+        copied = copied && !bias && most < 1 << 23 && fabsf(at.slope) < 1e30f;
     }
     plan.bias_shared = p.bias_stride_l == 0;
     plan.mask_shared = p.mask_stride_l == 0;
@@ -292,7 +293,9 @@ DEVICE void special_scores(const attn_kparams &p, const mma_work &work,
             for (int e = 0; e < 2 * T::NT; e++) {
                 float &score = s[r / 2][e / 2][r % 2 * 2 + e % 2];
 
-                score = fmaf(slope, fabsf(to - (float)(e / 2 * 8 + e % 2)), score * factor);
+                const float distance = fabsf(to - (float)(e / 2 * 8 + e % 2));
+
+                score = fmaf(score, factor, device_product(slope, distance));
             }
         }
         factor = 1.0f;
