@@ -26,7 +26,7 @@ ALLOWED = {
     "src/backend": ["core/", "plan/step.h", "backend/"],
     "src/api": ["core/", "problem/", "plan/", "backend/backend.h", "backend/list.h", "api/"],
     "cl_kernels": ["common/", "softmax/", "linear/"],
-    "cuda_kernels": ["common/", "softmax/"],
+    "cuda_kernels": ["common/", "softmax/", "linear/"],
     "tools": ["tools/", ""],
     "examples": [],
 }

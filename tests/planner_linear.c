@@ -21,6 +21,23 @@ static attn_target opencl_of(int64_t fast_bytes, int64_t max_group)
     return t;
 }
 
+static attn_target cuda_of(int64_t fast_bytes, int64_t units, int64_t capability)
+{
+    attn_target t = { .backend = "cuda",
+                      .caps = { .kind = ATTN_DEVICE_GPU,
+                                .compute_units = units,
+                                .fast_bytes = fast_bytes,
+                                .max_group = 1024,
+                                .subgroup = 32,
+                                .vector_width = 1,
+                                .memory_bytes = (int64_t)16 << 30,
+                                .max_alloc_bytes = (int64_t)16 << 30,
+                                .capability = capability } };
+
+    t.variants = attn_variants_for("cuda", &t.caps);
+    return t;
+}
+
 static attn_target host_of(int64_t threads)
 {
     attn_target t = { .backend = "host",
@@ -77,6 +94,33 @@ static void rows_that_fit_nowhere(void **state)
                 "rows of D elements do not fit local memory");
 }
 
+/* CUDA: registers, shared memory, the workspace; z is copied where two groups read it. */
+static void cuda_state(void **state)
+{
+    const attn_target t = cuda_of(48 * 1024, 132, 90);
+    attn_choice c;
+
+    (void)state;
+    choose("linear_fwd:f32,b2,hq4,hkv2,lq9,lk9,d64,dv100,causal", &t, &c);
+    assert_string_equal(c.step[0].kernel, "linear_fwd_recurrent_f32_d64");
+    assert_int_equal(c.n_steps, 1);
+    assert_int_equal(c.workspace_bytes, 0);
+    choose("linear_fwd:bf16,b2,hq4,hkv2,lq9,lk9,d100,dv100,causal,normalize,state", &t, &c);
+    assert_int_equal(c.n_steps, 2);
+    assert_string_equal(c.step[0].kernel, "linear_fwd_begin");
+    assert_string_equal(c.step[1].kernel, "linear_fwd_recurrent_bf16_d128");
+    assert_int_equal(c.workspace_bytes, 4 * 4 * 100);
+    choose("linear_fwd:f16,b2,hq4,hkv2,lq9,lk9,d100,dv32,causal,normalize,state", &t, &c);
+    assert_int_equal(c.n_steps, 1);
+    assert_int_equal(c.workspace_bytes, 0);
+    choose("linear_fwd:f16,b2,hq4,hkv2,lq9,lk9,d200,dv100,causal", &t, &c);
+    assert_string_equal(c.step[0].kernel, "linear_fwd_recurrent_f16_shared");
+    assert_int_equal(c.step[0].fast_bytes, 4 * 7 * 200 + 4 * (3 * 256 + 32) + 4 * 32 * 200);
+    choose("linear_fwd:f16,b2,hq4,hkv2,lq9,lk9,d400,dv100,causal", &t, &c);
+    assert_string_equal(c.step[0].kernel, "linear_fwd_recurrent_f16_global");
+    assert_int_equal(c.workspace_bytes, 4 * 4 * 4 * 32 * 400);
+}
+
 /* The host: chunks, but single steps and rules token by token; narrow units where there are
  * few states. */
 static void the_host(void **state)
@@ -112,6 +156,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opencl_state),
         cmocka_unit_test(rows_that_fit_nowhere),
+        cmocka_unit_test(cuda_state),
         cmocka_unit_test(the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -144,6 +144,68 @@ typedef struct attn_kparams {
     int32_t has;                    /* HAS_                                        */
 } attn_kparams;
 
+/* Bits of `features` of linear attention. X(name), the step's define of that name. */
+#define LFEATURE_LIST(X) \
+    X(LINEAR_CAUSAL)     /* query l sees keys 0 .. l                                 */ \
+    X(LINEAR_NORMALIZE)  /* O is divided by den                                      */ \
+    X(LINEAR_ELU1)       /* phi; neither: the identity                               */ \
+    X(LINEAR_RELU) \
+    X(LINEAR_LENS_KV)    /* lens_kv holds the keys of each batch                     */ \
+    X(LINEAR_STATE)      /* state_in, and with LINEAR_NORMALIZE z_in, hold the state */ \
+    X(LINEAR_DECAY)      /* the rule has a decay, a strength of each key             */ \
+    X(LINEAR_BETA) \
+    X(LINEAR_SCANNED)    /* a step before has brought the segments' states together  */
+
+enum {
+#define X(name) LBIT_##name,
+    LFEATURE_LIST(X)
+#undef X
+    LFEATURE_COUNT
+};
+
+enum {
+#define X(name) name = 1 << LBIT_##name,
+    LFEATURE_LIST(X)
+#undef X
+};
+
+/* Every kernel of linear attention. */
+typedef struct attn_linear_kparams {
+    const void *q, *k, *v;          /* the computing type                          */
+    void *o;
+    float *den;                     /* _d is not used                              */
+    const float *state_in, *z_in;   /* state: [.., e, column]; z: [.., e, 0]       */
+    float *state_out, *z_out;
+    const void *decay, *beta;       /* decay_type, beta_type                       */
+    const int32_t *lens_kv;
+    int32_t *status;
+    float *work;                    /* the caller's workspace                      */
+
+    VIEW_FIELDS(q);
+    VIEW_FIELDS(k);
+    VIEW_FIELDS(v);
+    VIEW_FIELDS(o);
+    VIEW_FIELDS(den);
+    VIEW_FIELDS(state_in);
+    VIEW_FIELDS(z_in);
+    VIEW_FIELDS(state_out);
+    VIEW_FIELDS(z_out);
+    VIEW_FIELDS(decay);
+    VIEW_FIELDS(beta);
+    LIST_FIELDS(lens_kv);
+    int64_t status_offset;
+
+    uint32_t features;              /* LFEATURE_LIST                               */
+    int32_t decay_type, beta_type;
+    int32_t d, dv;                  /* E and M                                     */
+    int32_t batch, heads_q, heads_kv;
+    int32_t group;                  /* query heads that share a key/value head     */
+    int32_t len_q, len_kv;
+    int32_t piece, pieces;          /* tokens of a segment, segments               */
+    int32_t want_o, want_den, want_state, want_z, want_status;
+    float eps, scale;
+} attn_linear_kparams;
+
 /* One part of a merge; softmax/merge.cu. */
 typedef struct attn_merge_kparams {
     const void *part;               /* the part's own type; NULL without o         */

@@ -113,15 +113,17 @@ static int64_t fast_bytes_of(const attn_choice *choice)
     return most;
 }
 
-/* Groups of a step of linear attention: of columns of each state, backward of each of the
- * three gradients. */
+/* Groups of a step of linear attention: of columns of each state, or of each head, and of
+ * segments of its tokens; backward of each of the three gradients. */
 static void explain_linear_step(const attn_problem *p, const attn_target *target,
                                 const attn_step *s, int i, attn_text *text)
 {
     const int64_t units = attn_max(target->caps.compute_units, 1);
     const int64_t by_d = attn_ceil_div(p->d, s->columns);
     const int64_t by_dv = attn_ceil_div(p->dv, s->columns);
-    const double groups = (double)(p->b * p->hkv) *
+    const int64_t heads = s->over == ATTN_OVER_STATES && !s->grouped ? p->hq : p->hkv;
+    const int64_t segments = s->piece ? attn_max(attn_ceil_div(p->lq, s->piece), 1) : 1;
+    const double groups = (double)(p->b * heads) * (double)segments *
                           (double)(p->pass == ATTN_PASS_BWD ? 2 * by_d + by_dv : by_dv);
 
     attn_text_add(text,

@@ -56,7 +56,7 @@ typedef attn_status attn_cu_library(attn_device *dev, const attn_cu_job *job);
 struct attn_kernel {
     attn_kernel *next;
     const char *name;         /* the step's                                       */
-    uint32_t features;        /* KFEATURE_LIST bits                               */
+    uint32_t features;        /* KFEATURE_LIST bits, or LFEATURE_LIST's           */
     int32_t bias_type, d, dv;
     attn_cu_library *library; /* not NULL: a library's step, no function          */
     bool plans;               /* the library has plans of its own                 */

@@ -14,7 +14,7 @@ static const struct {
     uint32_t bit;
 } features[] = {
 #define X(name) { #name, name },
-    KFEATURE_LIST(X)
+    KFEATURE_LIST(X) LFEATURE_LIST(X)
 #undef X
 };
 enum { N_FEATURES = sizeof features / sizeof features[0] };

@@ -15,6 +15,9 @@ int attn_cuda_dim_class(const attn_problem *p);
 /* Queries and keys whose tiles end within 31 bits, for kernels that count so. */
 bool attn_cuda_counts(const attn_problem *p);
 
+/* Adds what a kernel of linear attention reads of a problem, to a step over its states. */
+void attn_cuda_linear_step(const attn_problem *p, attn_step *step);
+
 extern const attn_variant attn_cuda_softmax_fwd_split_mma_variant;
 extern const attn_variant attn_cuda_softmax_fwd_split_variant;
 extern const attn_variant attn_cuda_softmax_fwd_wgmma_variant;
@@ -26,6 +29,7 @@ extern const attn_variant attn_cuda_softmax_fwd_math_variant;
 extern const attn_variant attn_cuda_softmax_fwd_cudnn_variant;
 extern const attn_variant attn_cuda_softmax_bwd_mma_variant;
 extern const attn_variant attn_cuda_softmax_bwd_tile_variant;
+extern const attn_variant attn_cuda_linear_fwd_recurrent_variant;
 
 /* Best first, ends with NULL. */
 const attn_variant *const *attn_cuda_variants(const attn_caps *caps);

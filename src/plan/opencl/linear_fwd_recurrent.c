@@ -66,6 +66,7 @@ static attn_step *add_step(attn_choice *out, const char *kernel, const attn_prob
 
     step->kernel = kernel;
     step->over = ATTN_OVER_STATES;
+    step->grouped = true;
     step->tile_q = step->tile_k = 1;
     step->columns = columns;
     step->block = items;

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+/* backend/cuda/linear.c: the parameters of the kernels of linear attention. */
+#include "backend/cuda/linear.h"
+
+#include <string.h>
+
+#include "backend/rounds.h"
+
+bool attn_cu_is_linear(const attn_kernel *k)
+{
+    return !strncmp(k->name, "linear_", 7);
+}
+
+/* A tensor that was left out is all zero. */
+#define VIEW(name)                              \
+    do {                                        \
+        a->name = t->name.data;                 \
+        a->name##_offset = t->name.offset;      \
+        a->name##_stride_b = t->name.stride[0]; \
+        a->name##_stride_h = t->name.stride[1]; \
+        a->name##_stride_l = t->name.stride[2]; \
+        a->name##_stride_d = t->name.stride[3]; \
+    } while (0)
+
+static void fill_tensors(attn_linear_kparams *a, const attn_args *t)
+{
+    VIEW(q);
+    VIEW(k);
+    VIEW(v);
+    VIEW(o);
+    VIEW(den);
+    VIEW(state_in);
+    VIEW(z_in);
+    VIEW(state_out);
+    VIEW(z_out);
+    VIEW(decay);
+    VIEW(beta);
+    a->lens_kv = t->lens_kv.data;
+    a->lens_kv_offset = t->lens_kv.offset;
+    a->lens_kv_stride_b = t->lens_kv.stride[0];
+    a->status = t->status.data;
+    a->status_offset = t->status.offset;
+    a->work = t->workspace;
+}
+
+/* TYPE_ of params.h. */
+static int32_t type_of(const attn_tensor *t)
+{
+    return attn_is_there(t) ? (int32_t)(t->type - ATTN_F32) : TYPE_F32;
+}
+
+void attn_cu_linear_fill(attn_linear_kparams *a, const attn_kernel *k,
+                         const attn_step *step, const attn_call *call)
+{
+    const attn_args *t = call->args;
+
+    *a = (attn_linear_kparams){
+        .features = k->features,
+        .decay_type = type_of(&t->decay),
+        .beta_type = type_of(&t->beta),
+        .d = k->d,
+        .dv = k->dv,
+        .batch = (int32_t)call->batch,
+        .heads_q = (int32_t)call->heads_q,
+        .heads_kv = (int32_t)call->heads_kv,
+        .group = (int32_t)(call->heads_kv ? call->heads_q / call->heads_kv : 1),
+        .len_q = (int32_t)call->len_q,
+        .len_kv = (int32_t)call->len_kv,
+        .piece = (int32_t)step->piece,
+        .pieces = (int32_t)attn_segments_of(step, call),
+        .want_o = attn_is_there(&t->o),
+        .want_den = attn_is_there(&t->den),
+        .want_state = attn_is_there(&t->state_out),
+        .want_z = attn_is_there(&t->z_out),
+        .want_status = attn_is_there(&t->status),
+        .eps = call->eps,
+        .scale = call->scale,
+    };
+    fill_tensors(a, t);
+}
