@@ -259,6 +259,53 @@ static void huge_query_and_eps(const subject *who)
 EACH(huge_query_and_eps, "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d16,dv12,causal,phi=relu,"
                          "normalize,eps=5,den")
 
+/* Products of q and k, and sums of states, that f16 has no number for; some rows of each are
+ * of usual size. */
+static void products_beyond_f16(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(
+        &c, who,
+        "linear_fwd:f16,b1,hq1,hkv1,lq200,lk200,d64,dv16,causal,normalize,state,"
+        "den");
+    for (int64_t n = 0; n < c.n_in[IN_Q]; n++) {
+        c.in[IN_Q][n] *= n / 64 % 3 ? 200.0f : 0.5f;
+        c.in[IN_K][n] *= n / 64 % 5 ? 200.0f : 0.5f;
+    }
+    linear_case_compare(&c);
+    for (int64_t n = 0; n < c.n_in[IN_V]; n++)
+        c.in[IN_V][n] *= 100;
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+EACH(products_beyond_f16,
+     "linear_fwd:f16,b1,hq1,hkv1,lq200,lk200,d64,dv16,causal,normalize,"
+     "state,den")
+
+/* Huge rows of bf16, and an eps that counts. */
+static void huge_queries_of_bf16(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who,
+                     "linear_fwd:bf16,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,phi=relu,"
+                     "normalize,eps=5,den");
+    for (int64_t n = 0; n < c.n_in[IN_Q]; n++) {
+        c.in[IN_Q][n] *= n / 64 % 2 ? 0x1p120f : 0x1p-3f;
+        c.in[IN_K][n] *= n / 64 % 2 ? 0x1p-118f : 0x1p5f;
+    }
+    linear_case_run(&c); /* num would be 2^125 */
+    for (int64_t n = 0; n < 90 * 16; n++)
+        assert_true(c.out[LINEAR_O][n] - c.out[LINEAR_O][n] == 0);
+    for (int64_t n = 0; n < c.n_in[IN_Q]; n++)
+        c.in[IN_K][n] *= n / 64 % 2 ? 1 : 0x1p-123f;
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+EACH(huge_queries_of_bf16, "linear_fwd:bf16,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,phi=relu,"
+                           "normalize,eps=5,den")
+
 /* Denominators that are 0: with eps = 0 O and all gradients are 0; with one what that
  * gives. */
 static const char *const zero_denominators_problems[] = {
@@ -474,6 +521,8 @@ int main(void)
         cmocka_unit_test(test_sums_beyond_f16),
         cmocka_unit_test(test_huge_products),
         cmocka_unit_test(test_huge_query_and_eps),
+        cmocka_unit_test(test_products_beyond_f16),
+        cmocka_unit_test(test_huge_queries_of_bf16),
         cmocka_unit_test(test_zero_denominators),
         cmocka_unit_test(test_large_heads),
         cmocka_unit_test(fast_for_512),

@@ -121,6 +121,52 @@ static void cuda_state(void **state)
     assert_int_equal(c.workspace_bytes, 4 * 4 * 4 * 32 * 400);
 }
 
+/* One segment where the heads fill the device; else segments that run at once, whose states
+ * a step of its own brings together if they are many. */
+static void cuda_chunks(void **state)
+{
+    static const struct {
+        const char *text, *variant;
+        int64_t steps, piece;
+    } cases[] = {
+        { "linear_fwd:bf16,b8,hq16,hkv16,lq4096,lk4096,d64,causal", "linear_fwd_chunk", 1,
+          0 },
+        { "linear_fwd:bf16,b8,hq16,hkv16,lq4096,lk4096,d64,causal,state",
+          "linear_fwd_chunk", 2, 0 },
+        { "linear_fwd:bf16,b4,hq16,hkv16,lq4096,lk4096,d64,causal", "linear_fwd_chunk", 2,
+          11 * 64 },
+        { "linear_fwd:f16,b1,hq8,hkv8,lq16384,lk16384,d64,causal", "linear_fwd_chunk", 3,
+          6 * 64 },
+        { "linear_fwd:f16,b8,hq16,hkv16,lq2048,lk2048,d128,causal", "linear_fwd_chunk", 1,
+          0 },
+        { "linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d64,causal", "linear_fwd_chunk", 2,
+          4 * 64 },
+        { "linear_fwd:f16,b1,hq1,hkv1,lq1,lk1,d64,causal,state", "linear_fwd_recurrent", 1,
+          0 },
+        { "linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d65,causal", "linear_fwd_recurrent", 1,
+          0 },
+        { "linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d64,causal,layout=2",
+          "linear_fwd_recurrent", 1, 0 },
+        { "linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d64", "linear_fwd_recurrent", 1, 0 },
+        { "linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d64,causal,rule=gated,decay=f32",
+          "linear_fwd_recurrent", 1, 0 },
+    };
+    const attn_target t = cuda_of(227 * 1024, 132, 90), old = cuda_of(64 * 1024, 132, 75);
+    attn_choice c;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        choose(cases[i].text, &t, &c);
+        assert_string_equal(c.variant->name, cases[i].variant);
+        assert_int_equal(c.n_steps, cases[i].steps);
+        assert_int_equal(c.step[0].piece, cases[i].piece);
+    }
+    choose(cases[3].text, &t, &c);
+    assert_int_equal(c.workspace_bytes, 8 * 43 * 4 * 64 * 65);
+    choose(cases[0].text, &old, &c);
+    assert_string_equal(c.variant->name, "linear_fwd_recurrent");
+}
+
 /* The host: chunks, but single steps and rules token by token; narrow units where there are
  * few states. */
 static void the_host(void **state)
@@ -154,9 +200,8 @@ static void the_host(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opencl_state),
-        cmocka_unit_test(rows_that_fit_nowhere),
-        cmocka_unit_test(cuda_state),
+        cmocka_unit_test(opencl_state), cmocka_unit_test(rows_that_fit_nowhere),
+        cmocka_unit_test(cuda_state),   cmocka_unit_test(cuda_chunks),
         cmocka_unit_test(the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

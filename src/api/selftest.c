@@ -13,7 +13,7 @@
 
 /* The instance under test keeps its head sizes, types, features and tile; the
  * rest is small and odd: two tiles of keys and the edges of both. */
-enum { HEADS_Q = 2, HEADS_KV = 1, WINDOW = 9, OFFSET = 3, PAGE = 5 };
+enum { HEADS_Q = 2, HEADS_KV = 1, WINDOW = 9, OFFSET = 3, PAGE = 5, SEGMENT = 2048 };
 
 /* Rows that two tiles of each step are less than, within limits: groups of a backward
  * step own queries or keys and visit the others. */
@@ -23,7 +23,11 @@ static int64_t two_tiles(const attn_choice *choice)
 
     for (int i = 0; i < choice->n_steps; i++)
         most = attn_max(most, attn_max(choice->step[i].tile_q, choice->step[i].tile_k));
-    return attn_min(most + 3, 67);
+    most = attn_min(most + 3, 67);
+    /* of linear attention: two segments */
+    if (choice->step[0].over == ATTN_OVER_STATES && choice->step[0].piece <= SEGMENT)
+        most = attn_max(most, choice->step[0].piece + 3);
+    return most;
 }
 
 static void shrink(attn_problem *tiny, const attn_problem *p, const attn_choice *choice)

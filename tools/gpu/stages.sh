@@ -12,6 +12,7 @@
 #   launch    what a planned launch takes of the host, and a first use
 #   opencl    NVIDIA's OpenCL beside CUDA
 #   gradients the backward beside PyTorch's
+#   linear    linear attention: the shapes of docs/performance.md, cold, with the rates
 #   SET       a table of torch_sdpa.py: forward, gqa, bias, f32, decode, or several as a,b
 #
 # OPTIONS of torch_sdpa.py come from TORCH (--timing single). The build and the tests of
@@ -42,7 +43,8 @@ validate() {
     ONLY=cuda bash tools/gpu/parallel.sh "$tools" "$reports" 150 --rounds 2 --repeat 2 \
         --cases medium --cases tests/cases/tensor_cores.txt --cases tests/cases/cudnn.txt \
         --cases tests/cases/warpgroups.txt \
-        --cases gradients --cases tests/cases/tensor_core_gradients.txt --cases linear &
+        --cases gradients --cases tests/cases/tensor_core_gradients.txt \
+        --cases linear --cases tests/cases/linear_chunks.txt &
     ONLY='opencl|host' bash tools/gpu/parallel.sh "$tools" "$reports" 150 --rounds 1 --repeat 2 \
         --cases tiny --cases tests/cases/tiny_gradients.txt --cases tests/cases/tiny_linear.txt &
     timeout 150 "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
@@ -73,7 +75,8 @@ faults() {
 # One checker over one variant, until a point in time.
 check() {
     local tool=$1 variant=$2 log=$reports/sanitize-$1-$2.txt left=$((until - $(date +%s))) cases=()
-    for name in tiny tensor_cores warpgroups tiny_gradients tensor_core_gradients; do
+    for name in tiny tensor_cores warpgroups tiny_gradients tensor_core_gradients \
+        tiny_linear linear_chunks; do
         cases+=(--cases "tests/cases/$name.txt")
     done
     timeout $((left > 5 ? left : 5)) compute-sanitizer --tool "$tool" --report-api-errors no \
@@ -90,7 +93,8 @@ sanitize() {
     export -f check
     local sizes=f16,b1,hq1,hkv1,lq9,lk9,d64
     for tool in ${CHECKERS:-racecheck synccheck memcheck initcheck}; do
-        for problem in softmax_fwd:$sizes softmax_bwd:$sizes,grad=q; do
+        for problem in softmax_fwd:$sizes softmax_bwd:$sizes,grad=q linear_fwd:$sizes,causal \
+            linear_bwd:$sizes,causal,grad=q; do
             "$tools/attn-info" --device cuda:0 --json --explain "$problem" | python3 -c 'import json, sys
 for v in json.load(sys.stdin)["variants"]:
     if "cudnn" not in v["name"]: print(sys.argv[1], v["name"])' "$tool"
@@ -125,6 +129,19 @@ gradients() {
         ${GRADIENTS:-} --json "$reports/torch-gradients.json" | tee "$reports/torch-gradients.md"
 }
 
+linear() {
+    for options in causal causal,phi=elu1,normalize; do
+        timeout 150 "$tools/attn-bench" --device cuda:0 --timing single --cold \
+            linear_fwd:{f32,bf16},b4,hq16,hkv16,lq4096,lk4096,d64,$options \
+            linear_fwd:{f32,bf16},b1,hq8,hkv8,lq16384,lk16384,d64,$options \
+            linear_fwd:{f32,bf16},b8,hq16,hkv16,lq2048,lk2048,d128,$options \
+            linear_fwd:{f32,bf16},b1,hq16,hkv16,lq4096,lk4096,d128,$options \
+            linear_fwd:{f32,bf16},b16,hq16,hkv16,lq4096,lk4096,d64,$options \
+            linear_fwd:{f32,bf16},b1,hq1,hkv1,lq32768,lk32768,d64,$options \
+            linear_fwd:{f32,bf16},b32,hq32,hkv32,lq1,lk1,d128,$options,state
+    done | tee "$reports/bench-linear.txt" | cut -c1-200
+}
+
 torch() {
     local sets=()
     for set in ${1//,/ }; do sets+=(--set "$set"); done
@@ -136,7 +153,7 @@ torch() {
 for stage in "$@"; do
     echo "== $stage, $(date +%T)"
     case $stage in
-    validate | faults | sanitize | two | launch | opencl | gradients) $stage ;;
+    validate | faults | sanitize | two | launch | opencl | gradients | linear) $stage ;;
     *) torch "$stage" ;;
     esac
 done

@@ -38,6 +38,7 @@ const attn_variant *const *attn_cuda_variants(const attn_caps *caps)
         &attn_cuda_softmax_fwd_naive_copy_variant,
         &attn_cuda_softmax_bwd_mma_variant, /* gradients; by name */
         &attn_cuda_softmax_bwd_tile_variant,
+        &attn_cuda_linear_fwd_chunk_variant,
         &attn_cuda_linear_fwd_recurrent_variant,
         NULL,
     };

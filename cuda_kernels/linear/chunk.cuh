@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+// linear/chunk.cuh: what the steps of linear_fwd_chunk share: which tokens and columns a group
+// has, and where the states of segments lie.
+//
+// The workspace has, of each batch and key/value head, for each segment D * Dv floats S and D
+// floats z. After the first step (_sums) slot 0 holds the state as it came in, slot s what
+// the keys of segment s - 1 add to it; after fwd_scan.cu slot s the state before segment s.
+#pragma once
+#include "linear/linear.cuh"
+
+constexpr int CHUNK = 64, COLUMNS = 64;    // tokens of a chunk, columns of a group
+
+struct chunk_work {
+    int64_t b, h, kvh;
+    int column;          // the first
+    int segment;
+    int first, end;      // tokens
+    int keys;            // of the batch
+};
+
+// Groups run over columns, segments, heads, batches, columns fastest.
+DEVICE chunk_work find_chunks(const attn_linear_kparams &p, int heads)
+{
+    const int slices = ceil_div(p.dv, COLUMNS), unit = blockIdx.x / slices;
+    const int head = unit / p.pieces;
+    chunk_work w;
+
+    w.column = (int)(blockIdx.x % slices) * COLUMNS;
+    w.segment = unit % p.pieces;
+    w.b = head / heads;
+    w.h = head % heads;
+    w.kvh = heads == p.heads_kv ? w.h : w.h / p.group;
+    w.first = p.piece ? w.segment * p.piece : 0;
+    w.end = p.piece ? min(p.len_q, w.first + p.piece) : p.len_q;
+    w.keys = linear_keys(p, w.b);
+    return w;
+}
+
+// A slot: S, then z.
+DEVICE float *find_slot(const attn_linear_kparams &p, const chunk_work &w, int slot)
+{
+    const int64_t floats = (int64_t)p.d * (p.dv + 1);
+
+    return p.work + ((w.b * p.heads_kv + w.kvh) * p.pieces + slot) * floats;
+}
+
+// Slot 0, the group's columns: the state as it came in, or zeros.
+DEVICE void copy_state_in(const attn_linear_kparams &p, const chunk_work &w, int threads)
+{
+    const bool given = linear_has(p, LINEAR_STATE);
+    const int columns = min(COLUMNS, p.dv - w.column);
+    float *const to = find_slot(p, w, 0);
+
+    for (int i = threadIdx.x; i < p.d * columns; i += threads) {
+        const int e = i / columns, c = w.column + i % columns;
+
+        to[(int64_t)e * p.dv + c] =
+            given ? p.state_in[LINEAR_AT(p, state_in, w.b, w.kvh, (int64_t)e, (int64_t)c)]
+                  : 0.0f;
+    }
+    for (int e = threadIdx.x; e < p.d && w.column == 0; e += threads)
+        to[(int64_t)p.d * p.dv + e] =
+            given && linear_has(p, LINEAR_NORMALIZE)
+                ? p.z_in[LINEAR_AT(p, z_in, w.b, w.kvh, (int64_t)e, 0)]
+                : 0.0f;
+}
+
+// Whether there are slots; else the state before the only segment is zero.
+DEVICE bool has_slots(const attn_linear_kparams &p)
+{
+    return p.pieces > 1 || linear_has(p, LINEAR_STATE);
+}
+
+// The first slot that belongs to the state before a segment, of those up to its own.
+DEVICE int first_slot(const attn_linear_kparams &p, const chunk_work &w)
+{
+    return linear_has(p, LINEAR_SCANNED) ? w.segment : 0;
+}
+
+// Whether the group writes the state as it comes out.
+DEVICE bool writes_state(const attn_linear_kparams &p, const chunk_work &w)
+{
+    return w.segment == p.pieces - 1 && w.h % p.group == 0;
+}

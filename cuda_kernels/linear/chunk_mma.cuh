@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT
+// linear/chunk_mma.cuh: chunks of 16-bit rows in shared memory, and the state of a warp as
+// the result of m16n8k16. TYPE and DIM are the image's.
+#pragma once
+#include "linear/chunk.cuh"
+
+constexpr int WARPS = 4, THREADS = 32 * WARPS;
+constexpr int CHUNKS = DIM / 8, CHUNKS_V = COLUMNS / 8;    // of 16 bytes, of a row
+constexpr int KT = DIM / 16, NT = COLUMNS / 8;             // operands of D, of the columns
+constexpr int MT = KT / WARPS;                             // of the state's rows, a warp
+
+// Where chunk c of a row lies: exchanged by the row's number (xor), so that eight rows lie in
+// different banks.
+DEVICE int place_of(int row, int c, int chunks) { return row * chunks + (c ^ (row & 7)); }
+
+// The warp's rows of the state, 16 (warp MT + mt) + lane / 4 and that + 8: columns
+// 8 n + 2 (lane % 4) and the next; z in every column.
+struct warp_state {
+    float s[MT][NT][4], z[MT][4];
+};
+
+DEVICE float f32_of_low(uint32_t u)
+{
+    return TYPE == TYPE_F16 ? device_f32_of_f16((uint16_t)u) : f32_of_bf16(u & 0xffffu);
+}
+
+DEVICE float f32_of_high(uint32_t u)
+{
+    return TYPE == TYPE_F16 ? device_f32_of_f16((uint16_t)(u >> 16))
+                            : __uint_as_float(u & 0xffff0000u);
+}
+
+// Copies the rows j .. j + CHUNK - 1 that are below `rows`, columns from `column` up to
+// `depth`; the others become 0 and are not read.
+template <int N>
+DEVICE void fetch_rows(float4 *to, const void *x, int64_t base, int64_t stride, int j,
+                       int rows, int column, int depth)
+{
+    constexpr int STEP = THREADS / N;    // rows; a multiple of 8, so that places repeat
+    const int r = (int)threadIdx.x / N, c = (int)threadIdx.x % N, d = column + c * 8;
+    const uint16_t *const all = (const uint16_t *)x + base;
+    const uint16_t *const from = all + (j + r) * stride + d;
+    float4 *const first = to + place_of(r, c, N);
+
+    #pragma unroll
+    for (int i = 0; i < CHUNK / STEP; i++) {
+        const bool inside = j + r + i * STEP < rows && d < depth;
+
+        device_copy<16>((float *)(first + i * THREADS), inside ? from + i * STEP * stride : all,
+                        inside);
+    }
+}
+
+DEVICE void fetch_q(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
+{
+    fetch_rows<CHUNKS>(to, p.q, LINEAR_AT(p, q, w.b, w.h, 0, 0), p.q_stride_l, j, p.len_q, 0,
+                       p.d);
+}
+
+DEVICE void fetch_k(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
+{
+    fetch_rows<CHUNKS>(to, p.k, LINEAR_AT(p, k, w.b, w.kvh, 0, 0), p.k_stride_l, j, w.keys, 0,
+                       p.d);
+}
+
+DEVICE void fetch_v(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
+{
+    fetch_rows<CHUNKS_V>(to, p.v, LINEAR_AT(p, v, w.b, w.kvh, 0, 0), p.v_stride_l, j, w.keys,
+                         w.column, p.dv);
+}
+
+// phi, for numbers that are rounded to the type next.
+DEVICE float phi_rounded(const attn_linear_kparams &p, float x)
+{
+    if (linear_has(p, LINEAR_ELU1))
+        return x > 0.0f ? x + 1.0f : device_exp2(x * 1.44269504088896340736f);
+    return linear_phi(p, x);
+}
+
+// phi of what this thread has copied of the rows below `rows`; zeros past them stay.
+DEVICE void take_phi(const attn_linear_kparams &p, float4 *x, int j, int rows)
+{
+    if (!linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
+        return;
+    #pragma unroll 2
+    for (int i = 0; i < CHUNK * CHUNKS / THREADS; i++) {
+        const int at = i * THREADS + (int)threadIdx.x, r = at / CHUNKS, c = at % CHUNKS;
+        uint32_t *const word = (uint32_t *)(x + place_of(r, c, CHUNKS));
+
+        if (j + r >= rows || c * 8 >= p.d)
+            continue;
+        #pragma unroll
+        for (int n = 0; n < 4; n++)
+            word[n] = device_pair<TYPE>(phi_rounded(p, f32_of_low(word[n])),
+                                        phi_rounded(p, f32_of_high(word[n])));
+    }
+}
+
+// The warp's rows of K^T, of tokens 16 t .. of the chunk: a first operand.
+DEVICE void load_keys(const float4 *k, int t, int mt, uint32_t (&a)[4])
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int row = t * 16 + lane / 16 * 8 + lane % 8;
+    const int c = (warp * MT + mt) * 2 + lane / 8 % 2;
+
+    device_matrices_turned(a, k + place_of(row, c, CHUNKS));
+}
+
+// Rows 16 t .. of a matrix with COLUMNS columns, columns 16 n ..: two second operands.
+DEVICE void load_columns(const float4 *x, int t, int n, uint32_t (&b)[4])
+{
+    const int lane = threadIdx.x % 32;
+
+    device_matrices_turned(b, x + place_of(t * 16 + lane % 16, 2 * n + lane / 16, CHUNKS_V));
+}
+
+// 1 in both halves, in the computing type.
+DEVICE uint32_t ones() { return TYPE == TYPE_F16 ? 0x3c003c00u : 0x3f803f80u; }
+
+// z += sum of the keys, of tokens 16 t ...
+DEVICE void add_sums(warp_state &my, int mt, const uint32_t (&a)[4])
+{
+    device_multiply<TYPE>(my.z[mt], a, ones(), ones());
+}
+
+// The state before a segment, from the slots up to its own.
+DEVICE void load_state(const attn_linear_kparams &p, const chunk_work &w, warp_state &my)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+    my = {};
+    if (!has_slots(p))
+        return;
+    for (int slot = first_slot(p, w); slot <= w.segment; slot++) {
+        const float *const from = find_slot(p, w, slot);
+
+        #pragma unroll
+        for (int i = 0; i < MT * 2; i++) {
+            const int mt = i / 2, half = i % 2;
+            const int e = (warp * MT + mt) * 16 + half * 8 + lane / 4;
+
+            if (e >= p.d)
+                continue;
+            #pragma unroll
+            for (int n = 0; n < NT; n++) {
+                const int c = w.column + n * 8 + lane % 4 * 2;
+
+                if (c >= p.dv)
+                    continue;
+                my.s[mt][n][half * 2] += from[(int64_t)e * p.dv + c];
+                my.s[mt][n][half * 2 + 1] += from[(int64_t)e * p.dv + c + 1];
+            }
+            if (linear_has(p, LINEAR_NORMALIZE))
+                my.z[mt][half * 2] += from[(int64_t)p.d * p.dv + e];
+        }
+    }
+    #pragma unroll
+    for (int mt = 0; mt < MT; mt++) {
+        my.z[mt][1] = my.z[mt][0];
+        my.z[mt][3] = my.z[mt][2];
+    }
+}
+
+// The state to a slot, or as it comes out: S at s + e * pitch_e + c * pitch_c.
+DEVICE void store_state(const attn_linear_kparams &p, const chunk_work &w,
+                        const warp_state &my, float *s, int64_t pitch_e, int64_t pitch_c,
+                        float *z, int64_t pitch_z)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+    #pragma unroll
+    for (int i = 0; i < MT * 2; i++) {
+        const int mt = i / 2, half = i % 2;
+        const int e = (warp * MT + mt) * 16 + half * 8 + lane / 4;
+
+        if (e >= p.d)
+            continue;
+        #pragma unroll
+        for (int n = 0; n < NT; n++) {
+            const int c = w.column + n * 8 + lane % 4 * 2;
+
+            if (c >= p.dv || !s)
+                continue;
+            s[e * pitch_e + c * pitch_c] = my.s[mt][n][half * 2];
+            s[e * pitch_e + (c + 1) * pitch_c] = my.s[mt][n][half * 2 + 1];
+        }
+        if (z && w.column == 0 && lane % 4 == 0)
+            z[e * pitch_z] = my.z[mt][half * 2];
+    }
+}
