@@ -141,6 +141,10 @@ static void cuda_chunks(void **state)
           0 },
         { "linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d64,causal", "linear_fwd_chunk", 2,
           4 * 64 },
+        { "linear_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d64,causal", "linear_fwd_chunk", 2,
+          16 * 64 },
+        { "linear_fwd:f32,b8,hq16,hkv16,lq2048,lk2048,d128,causal", "linear_fwd_chunk", 1,
+          0 },
         { "linear_fwd:f16,b1,hq1,hkv1,lq1,lk1,d64,causal,state", "linear_fwd_recurrent", 1,
           0 },
         { "linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d65,causal", "linear_fwd_recurrent", 1,
@@ -165,6 +169,10 @@ static void cuda_chunks(void **state)
     assert_int_equal(c.workspace_bytes, 8 * 43 * 4 * 64 * 65);
     choose(cases[0].text, &old, &c);
     assert_string_equal(c.variant->name, "linear_fwd_recurrent");
+    choose("linear_fwd:f32,b8,hq16,hkv16,lq2048,lk2048,d64,causal", &t, &c);
+    assert_string_equal(c.step[0].kernel, "linear_fwd_chunk_tf32_d64_output");
+    choose("linear_fwd:f32,b8,hq16,hkv16,lq2048,lk2048,d64,causal,allow=tf32", &t, &c);
+    assert_string_equal(c.step[0].kernel, "linear_fwd_chunk_tf32_d64_output_tf32");
 }
 
 /* The host: chunks, but single steps and rules token by token; narrow units where there are

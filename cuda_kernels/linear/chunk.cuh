@@ -11,7 +11,7 @@
 constexpr int CHUNK = 64, COLUMNS = 64;    // tokens of a chunk, columns of a group
 
 struct chunk_work {
-    int64_t b, h, kvh;
+    int b, h, kvh;
     int column;          // the first
     int segment;
     int first, end;      // tokens
@@ -41,7 +41,7 @@ DEVICE float *find_slot(const attn_linear_kparams &p, const chunk_work &w, int s
 {
     const int64_t floats = (int64_t)p.d * (p.dv + 1);
 
-    return p.work + ((w.b * p.heads_kv + w.kvh) * p.pieces + slot) * floats;
+    return p.work + (((int64_t)w.b * p.heads_kv + w.kvh) * p.pieces + slot) * floats;
 }
 
 // Slot 0, the group's columns: the state as it came in, or zeros.

@@ -3,15 +3,13 @@
 #include "core/size.h"
 #include "plan/cuda/variants.h"
 
-/* As cuda_kernels/linear/chunk.cuh and fwd_chunk_mma.cu have them. */
+/* As cuda_kernels/linear/chunk.cuh, fwd_chunk_mma.cu and fwd_chunk_tf32.cu have them. */
 enum {
     CHUNK = 64,
     COLUMNS = 64,
-    STAGES = 2,
     THREADS = 128,
     WARPS = THREADS / 32,
     SCAN_THREADS = 256,
-    N_TYPES = 3,
     N_CLASSES = 2
 };
 
@@ -21,41 +19,63 @@ enum {
     MOST_ADDED = 8    /* states of segments that the last step adds up itself      */
 };
 
-/* A class of head sizes: D is padded up to it. Groups that a multiprocessor holds at once,
- * and copies of the state in the type. */
+/* A class of head sizes: D is padded up to it. Chunks in shared memory, groups that a
+ * multiprocessor holds at once, copies of the state for all warps. Of two kernels each: f16
+ * and bf16; f32 to full accuracy and in TF32. */
 typedef struct class
 {
-    int32_t d, blocks, copies;
-    const char *sums[N_TYPES], *output[N_TYPES];
+    int32_t d, stages, blocks, copies;
+    const char *sums[2], *output[2];
 } class;
 
-#define KERNELS(dim, part)                           \
-    {                                                \
-        NULL, "linear_fwd_chunk_mma_f16_d" dim part, \
-            "linear_fwd_chunk_mma_bf16_d" dim part   \
+#define KERNELS_16(dim, part)                                                         \
+    {                                                                                 \
+        "linear_fwd_chunk_mma_f16_d" dim part, "linear_fwd_chunk_mma_bf16_d" dim part \
     }
-static const class classes[N_CLASSES] = {
-    { 64, 3, 2, KERNELS("64", "_sums"), KERNELS("64", "_output") },
-    { 128, 2, 1, KERNELS("128", "_sums"), KERNELS("128", "_output") },
+#define KERNELS_32(dim, part)                                                          \
+    {                                                                                  \
+        "linear_fwd_chunk_tf32_d" dim part, "linear_fwd_chunk_tf32_d" dim part "_tf32" \
+    }
+static const class classes_16[N_CLASSES] = {
+    { 64, 2, 3, 2, KERNELS_16("64", "_sums"), KERNELS_16("64", "_output") },
+    { 128, 2, 2, 1, KERNELS_16("128", "_sums"), KERNELS_16("128", "_output") },
+};
+static const class classes_32[N_CLASSES] = {
+    { 64, 2, 2, 1, KERNELS_32("64", "_sums"), KERNELS_32("64", "_output") },
+    { 128, 1, 2, 1, KERNELS_32("128", "_sums"), KERNELS_32("128", "_output") },
 };
 
-/* Shared memory, line by line, as the kernel's structs have it. */
+static bool is_f32(const attn_problem *p)
+{
+    return p->type == ATTN_F32;
+}
+
+/* NULL: D is over the largest. */
+static const class *find_class(const attn_problem *p)
+{
+    const class *const classes = is_f32(p) ? classes_32 : classes_16;
+
+    for (int i = 0; i < N_CLASSES; i++)
+        if (p->d <= classes[i].d)
+            return &classes[i];
+    return NULL;
+}
+
+/* Shared memory, line by line, as the kernels' structs have it. */
 typedef struct budget {
     int64_t keys, queries, state;
 } budget;
 
-static budget budget_of(const class *k)
+static budget budget_of(const attn_problem *p, const class *k)
 {
-    return (budget){
-        .keys = 2 * STAGES * CHUNK * (k->d + COLUMNS),
-        .queries = 2 * STAGES * CHUNK * k->d,
-        .state = k->copies * (2 * k->d * (COLUMNS + 8) + 4 * WARPS),
-    };
-}
+    const int64_t rows = (int64_t)attn_type_bytes(p->type) * k->stages * CHUNK;
 
-static const class *find_class(const attn_problem *p)
-{
-    return p->d <= classes[0].d ? &classes[0] : p->d <= classes[1].d ? &classes[1] : NULL;
+    return (budget){
+        .keys = rows * (k->d + COLUMNS),
+        .queries = rows * k->d,
+        .state = is_f32(p) ? 4 * k->d * (COLUMNS + 1)
+                           : k->copies * (2 * k->d * (COLUMNS + 8) + 4 * WARPS),
+    };
 }
 
 /* How the tokens are cut: not at all where the heads fill three quarters of the
@@ -93,10 +113,12 @@ static bool work_bytes(const attn_problem *p, int64_t piece, int64_t *out)
 
 static bool aligned(const attn_problem *p)
 {
+    const int64_t each = 16 / (int64_t)attn_type_bytes(p->type);
+
     for (int i = 0; i < ATTN_TENSOR_COUNT; i++)
         if (p->layout[i] != ATTN_LAYOUT_16)
             return false;
-    return p->d % 8 == 0 && p->dv % 8 == 0;
+    return p->d % each == 0 && p->dv % each == 0;
 }
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
@@ -104,23 +126,21 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     const class *const k = find_class(p);
     const double slices = (double)attn_ceil_div(p->dv, COLUMNS);
     int64_t bytes;
+    budget b;
 
     if (c->capability < 80)
         return "wants compute capability 8.0 or more";
-    if (p->type == ATTN_F32)
-        return "takes f16 and bf16, not f32";
     if (!(p->features & ATTN_FEAT_CAUSAL))
         return "computes the causal form alone";
     if (!k || p->dv > 65536)
         return "D is over 128, or Dv over 65536";
     if (!aligned(p))
-        return "wants D and Dv to be multiples of 8, and rows that are moved 16 bytes at a "
-               "time";
+        return "wants rows that are moved 16 bytes at a time, and whose bytes 16 divides";
     if (!attn_cuda_counts(p))
         return "the chunks of so many queries or keys end beyond 2^31 - 1";
-    if (budget_of(k).keys + budget_of(k).queries + budget_of(k).state > c->fast_bytes ||
-        SCAN_THREADS > c->max_group)
-        return "two chunks do not fit the shared memory, or a group the limit of threads";
+    b = budget_of(p, k);
+    if (b.keys + b.queries + b.state > c->fast_bytes || SCAN_THREADS > c->max_group)
+        return "chunks do not fit the shared memory, or a group the limit of threads";
     if ((double)p->b * (double)p->hq * slices > 0x1p31 - 1)
         return "more groups than a grid can have, 2^31 - 1";
     if (!work_bytes(p, piece_of(p, c), &bytes) || bytes > c->max_alloc_bytes)
@@ -156,33 +176,34 @@ static attn_step *add_step(const attn_problem *p, const char *kernel, int64_t pi
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
     const class *const k = find_class(p);
-    const budget b = budget_of(k);
+    const budget b = budget_of(p, k);
     const int64_t piece = piece_of(p, c), segments = segments_of(p, piece);
     const bool scanned = segments > MOST_ADDED;
-    const int type = (int)(p->type - ATTN_F32);
+    const int which = is_f32(p) ? p->allow_tf32 != 0 : p->type == ATTN_BF16;
 
     out->splits = 0;
     work_bytes(p, piece, &out->workspace_bytes);
     if (has_slots(p, piece))
-        add_step(p, k->sums[type], piece, true, THREADS, scanned, out)->fast_bytes = b.keys;
+        add_step(p, k->sums[which], piece, true, THREADS, scanned, out)->fast_bytes =
+            b.keys;
     if (scanned)
         add_step(p, "linear_fwd_scan", piece, true, SCAN_THREADS, scanned, out);
-    add_step(p, k->output[type], piece, false, THREADS, scanned, out);
-    attn_choice_instance(out, "chunk%d,columns%d,segments%lld,dim%d,d%lld,dv%lld,%s", CHUNK,
-                         COLUMNS, (long long)segments, k->d, (long long)p->d,
-                         (long long)p->dv, attn_type_name(p->type));
+    add_step(p, k->output[which], piece, false, THREADS, scanned, out);
+    attn_choice_instance(out, "chunk%d,columns%d,segments%lld,dim%d,d%lld,dv%lld,%s%s",
+                         CHUNK, COLUMNS, (long long)segments, k->d, (long long)p->d,
+                         (long long)p->dv, attn_type_name(p->type),
+                         is_f32(p) && p->allow_tf32 ? ",tf32" : "");
     out->tile_reason = "segments: one where there are heads for three quarters of the "
                        "multiprocessors, else as many as run at once";
-    attn_choice_budget(out, "two chunks of k and v", b.keys);
-    attn_choice_budget(out, "two chunks of q", b.queries);
-    attn_choice_budget(out, "the state in the type", b.state);
+    attn_choice_budget(out, "chunks of k and v", b.keys);
+    attn_choice_budget(out, "chunks of q", b.queries);
+    attn_choice_budget(out, "the state for all warps", b.state);
 }
 
 const attn_variant attn_cuda_linear_fwd_chunk_variant = {
     .name = "linear_fwd_chunk",
-    .about =
-        "causal, f16 and bf16: chunks of tokens as products of matrices on tensor cores; "
-        "segments of the sequence where there are few heads",
+    .about = "causal: chunks of tokens as products of matrices on tensor cores; "
+             "segments of the sequence where there are few heads",
     .op = ATTN_OP_LINEAR,
     .features = ATTN_FEATURES_LINEAR,
     .applicable = applicable,

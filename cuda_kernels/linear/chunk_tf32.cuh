@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT
+// linear/chunk_tf32.cuh: chunks of f32 rows in shared memory, and products by mma.m16n8k8 of
+// TF32. DIM is the image's.
+//
+// To full accuracy (EXACT) a number is taken as the sum of two of TF32, and a product is
+// three: the fourth, of the two rests, is below what f32 keeps. Tensor cores cut their sums
+// off instead of rounding them, so only the products of eight terms are summed there, and
+// those are added in f32 (Ootomo and Yokota 2022, "Recovering single precision accuracy from
+// Tensor Cores").
+//
+// What is summed over, and rows and columns of results, may stand in any order, and do, so
+// that a lane reads and writes several numbers in a row. With r = lane / 4 and q = lane % 4:
+// operands over tokens have token 2 q where rows q are, 2 q + 1 where rows q + 4 are; the
+// columns of O and S, 32 g + 8 q + 4 i + n in tile 4 g + n, element i; the rows of S, 2 r and
+// 2 r + 1 where rows r and r + 8 are.
+#pragma once
+#include "linear/chunk.cuh"
+
+constexpr int WARPS = 4, THREADS = 32 * WARPS;
+constexpr int CHUNKS = DIM / 4, CHUNKS_V = COLUMNS / 4;    // of 16 bytes, of a row
+constexpr int KT = DIM / 8, NT = COLUMNS / 8;              // operands of D, of the columns
+constexpr int MT = DIM / 16 / WARPS;                       // of the state's rows, a warp
+
+// Where chunk c of a row lies: exchanged by the row's number (xor), so that eight rows lie in
+// different banks; and of S, so that four rows that follow each other do, two chunks of each.
+DEVICE int place_of(int row, int c, int chunks) { return row * chunks + (c ^ (row & 7)); }
+DEVICE int place_of_state(int row, int c)
+{
+    return row * CHUNKS_V + (c ^ ((row & 3) * 2 + (row >> 2 & 1)));
+}
+
+struct warp_state {
+    float s[MT][NT][4], z[MT][4];    // z in every column
+};
+
+// A number as one or two of TF32.
+template <bool EXACT> struct two {
+    uint32_t high, low;
+};
+
+template <bool EXACT> DEVICE two<EXACT> split(float x)
+{
+    two<EXACT> y = { device_tf32(__float_as_uint(x)), 0 };
+
+    if (EXACT)
+        y.low = __float_as_uint(x - __uint_as_float(y.high));
+    return y;
+}
+
+template <bool EXACT> struct operand_a {
+    uint32_t high[4], low[4];
+};
+
+template <bool EXACT> DEVICE operand_a<EXACT> make_operand(const float (&x)[4])
+{
+    operand_a<EXACT> a = {};
+
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const two<EXACT> y = split<EXACT>(x[i]);
+
+        a.high[i] = y.high;
+        a.low[i] = y.low;
+    }
+    return a;
+}
+
+// c += a b.
+template <bool EXACT>
+DEVICE void multiply(float (&c)[4], const operand_a<EXACT> &a, two<EXACT> b0, two<EXACT> b1)
+{
+    float part[4];
+
+    if (!EXACT) {
+        device_multiply_tf32(c, a.high, b0.high, b1.high);
+        return;
+    }
+    device_product_tf32(part, a.low, b0.high, b1.high);
+    device_multiply_tf32(part, a.high, b0.low, b1.low);
+    device_multiply_tf32(part, a.high, b0.high, b1.high);
+    #pragma unroll
+    for (int i = 0; i < 4; i++)
+        c[i] += part[i];
+}
+
+// Copies the rows j .. j + CHUNK - 1 that are below `rows`, columns from `column` up to
+// `depth`; the others become 0 and are not read.
+template <int N>
+DEVICE void fetch_rows(float4 *to, const void *x, int64_t base, int64_t stride, int j,
+                       int rows, int column, int depth)
+{
+    constexpr int STEP = THREADS / N;    // rows
+    const int r = (int)threadIdx.x / N, c = (int)threadIdx.x % N, d = column + c * 4;
+    const float *const all = (const float *)x + base;
+    const float *const from = all + (j + r) * stride + d;
+
+    #pragma unroll
+    for (int i = 0; i < CHUNK / STEP; i++) {
+        const bool inside = j + r + i * STEP < rows && d < depth;
+
+        device_copy<16>((float *)(to + place_of(r + i * STEP, c, N)),
+                        inside ? from + i * STEP * stride : all, inside);
+    }
+}
+
+DEVICE void fetch_q(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
+{
+    fetch_rows<CHUNKS>(to, p.q, LINEAR_AT(p, q, w.b, w.h, 0, 0), p.q_stride_l, j, p.len_q, 0,
+                       p.d);
+}
+
+DEVICE void fetch_k(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
+{
+    fetch_rows<CHUNKS>(to, p.k, LINEAR_AT(p, k, w.b, w.kvh, 0, 0), p.k_stride_l, j, w.keys, 0,
+                       p.d);
+}
+
+DEVICE void fetch_v(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
+{
+    fetch_rows<CHUNKS_V>(to, p.v, LINEAR_AT(p, v, w.b, w.kvh, 0, 0), p.v_stride_l, j, w.keys,
+                         w.column, p.dv);
+}
+
+// phi of what this thread has copied of the rows below `rows`; zeros past them stay.
+DEVICE void take_phi(const attn_linear_kparams &p, float4 *x, int j, int rows)
+{
+    if (!linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
+        return;
+    #pragma unroll 1
+    for (int i = 0; i < CHUNK * CHUNKS / THREADS; i++) {
+        const int at = i * THREADS + (int)threadIdx.x, r = at / CHUNKS, c = at % CHUNKS;
+        float4 *const y = x + place_of(r, c, CHUNKS);
+
+        if (j + r < rows && c * 4 < p.d)
+            *y = make_float4(linear_phi(p, y->x), linear_phi(p, y->y), linear_phi(p, y->z),
+                             linear_phi(p, y->w));
+    }
+}
+
+// The warp's rows of K^T, of tokens 8 t .. of the chunk: a first operand.
+DEVICE void load_keys(const float4 *k, int t, int mt, float (&a)[4])
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int e = (warp * MT + mt) * 16 + lane / 4 * 2;
+
+    #pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int row = t * 8 + lane % 4 * 2 + i;
+        const float *const x = (const float *)(k + place_of(row, e / 4, CHUNKS)) + e % 4;
+
+        a[2 * i] = x[0];
+        a[2 * i + 1] = x[1];
+    }
+}
+
+// A number of a row for each of four tiles of columns.
+DEVICE void load_four(const float4 *x, float (&b)[4])
+{
+    const float4 y = *x;
+
+    b[0] = y.x;
+    b[1] = y.y;
+    b[2] = y.z;
+    b[3] = y.w;
+}
+
+// Rows 8 t .. of V, tiles 4 g ..: the words of second operands.
+DEVICE void load_values(const float4 *v, int t, int g, float (&b0)[4], float (&b1)[4])
+{
+    const int lane = threadIdx.x % 32, row = t * 8 + lane % 4 * 2, c = g * 8 + lane / 4;
+
+    load_four(v + place_of(row, c, CHUNKS_V), b0);
+    load_four(v + place_of(row + 1, c, CHUNKS_V), b1);
+}
+
+// Rows 8 k .. of S.
+DEVICE void load_state_rows(const float4 *s, int k, int g, float (&b0)[4], float (&b1)[4])
+{
+    const int lane = threadIdx.x % 32, row = k * 8 + lane % 4, c = g * 8 + lane / 4;
+
+    load_four(s + place_of_state(row, c), b0);
+    load_four(s + place_of_state(row + 4, c), b1);
+}
+
+// Row e of the state that element `half` of a lane has, and the column of its tiles 4 g ..
+// 4 g + 3, element i.
+DEVICE int row_of_state(int mt, int half)
+{
+    return ((int)threadIdx.x / 32 * MT + mt) * 16 + (int)threadIdx.x % 32 / 4 * 2 + half;
+}
+
+DEVICE int column_of(int g, int i) { return 32 * g + (int)threadIdx.x % 4 * 8 + 4 * i; }
+
+// Four numbers in a row of a result.
+DEVICE float4 four_of(const float (&x)[NT][4], int g, int e)
+{
+    return make_float4(x[4 * g][e], x[4 * g + 1][e], x[4 * g + 2][e], x[4 * g + 3][e]);
+}
+
+// The state before a segment, from the slots up to its own.
+DEVICE void load_state(const attn_linear_kparams &p, const chunk_work &w, warp_state &my)
+{
+    my = {};
+    if (!has_slots(p))
+        return;
+    for (int slot = first_slot(p, w); slot <= w.segment; slot++) {
+        const float *const from = find_slot(p, w, slot);
+
+        #pragma unroll
+        for (int i = 0; i < MT * 2; i++) {
+            const int mt = i / 2, half = i % 2, e = row_of_state(mt, half);
+
+            if (e >= p.d)
+                continue;
+            #pragma unroll
+            for (int n = 0; n < NT * 2; n++) {
+                const int tile = n / 2, c = w.column + column_of(tile / 4, n % 2) + tile % 4;
+
+                if (c < p.dv)
+                    my.s[mt][tile][half * 2 + n % 2] += from[(int64_t)e * p.dv + c];
+            }
+            if (linear_has(p, LINEAR_NORMALIZE))
+                my.z[mt][half * 2] += from[(int64_t)p.d * p.dv + e];
+        }
+    }
+}
+
+// The state to a slot, or as it comes out: S at s + e * pitch_e + c * pitch_c.
+DEVICE void store_state(const attn_linear_kparams &p, const chunk_work &w,
+                        const warp_state &my, float *s, int64_t pitch_e, int64_t pitch_c,
+                        float *z, int64_t pitch_z)
+{
+    #pragma unroll
+    for (int i = 0; i < MT * 2; i++) {
+        const int mt = i / 2, half = i % 2, e = row_of_state(mt, half);
+
+        if (e >= p.d)
+            continue;
+        #pragma unroll
+        for (int n = 0; n < NT * 2; n++) {
+            const int tile = n / 2, c = w.column + column_of(tile / 4, n % 2) + tile % 4;
+
+            if (s && c < p.dv)
+                s[e * pitch_e + c * pitch_c] = my.s[mt][tile][half * 2 + n % 2];
+        }
+        if (z && w.column == 0 && threadIdx.x % 4 == 0)
+            z[e * pitch_z] = my.z[mt][half * 2];
+    }
+}
