@@ -151,7 +151,9 @@ static void cuda_chunks(void **state)
           0 },
         { "linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d64,causal,layout=2",
           "linear_fwd_recurrent", 1, 0 },
-        { "linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d64", "linear_fwd_recurrent", 1, 0 },
+        { "linear_fwd:f16,b1,hq1,hkv1,lq1,lk1,d64", "linear_fwd_recurrent", 1, 0 },
+        { "linear_fwd:f16,b1,hq2,hkv1,lq70,lk1024,d64", "linear_fwd_chunk", 3, 4 * 64 },
+        { "linear_fwd:f16,b16,hq16,hkv16,lq4096,lk4096,d64", "linear_fwd_chunk", 2, 4096 },
         { "linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d64,causal,rule=gated,decay=f32",
           "linear_fwd_recurrent", 1, 0 },
     };
@@ -167,6 +169,10 @@ static void cuda_chunks(void **state)
     }
     choose(cases[3].text, &t, &c);
     assert_int_equal(c.workspace_bytes, 8 * 43 * 4 * 64 * 65);
+    choose("linear_fwd:f16,b1,hq2,hkv1,lq70,lk1000,d64", &t,
+           &c); /* and the state as it came */
+    assert_int_equal(c.workspace_bytes, (1 + 4) * 4 * 64 * 65);
+    assert_int_equal(c.step[2].piece, 0);
     choose(cases[0].text, &old, &c);
     assert_string_equal(c.variant->name, "linear_fwd_recurrent");
     choose("linear_fwd:f32,b8,hq16,hkv16,lq2048,lk2048,d64,causal", &t, &c);

@@ -201,7 +201,8 @@ typedef struct attn_linear_kparams {
     int32_t batch, heads_q, heads_kv;
     int32_t group;                  /* query heads that share a key/value head     */
     int32_t len_q, len_kv;
-    int32_t piece, pieces;          /* tokens of a segment, segments               */
+    int32_t piece, pieces;          /* tokens of a segment, segments of this step  */
+    int32_t slots;                  /* states in work, of each batch and head      */
     int32_t want_o, want_den, want_state, want_z, want_status;
     float eps, scale;
 } attn_linear_kparams;

@@ -2,9 +2,11 @@
 // linear/chunk.cuh: what the steps of linear_fwd_chunk share: which tokens and columns a group
 // has, and where the states of segments lie.
 //
-// The workspace has, of each batch and key/value head, for each segment D * Dv floats S and D
-// floats z. After the first step (_sums) slot 0 holds the state as it came in, slot s what
-// the keys of segment s - 1 add to it; after fwd_scan.cu slot s the state before segment s.
+// The workspace has, of each batch and key/value head, slots of D * Dv floats S and D floats
+// z. After the first step (_sums) slot 0 holds the state as it came in, slot s what the keys
+// of segment s - 1 add to it; after fwd_scan.cu slot s the sum of those up to it. In the
+// causal form that is the state before segment s, and the last segment needs no slot; in the
+// full form the last slot is the state that every query reads.
 #pragma once
 #include "linear/linear.cuh"
 
@@ -18,8 +20,8 @@ struct chunk_work {
     int keys;            // of the batch
 };
 
-// Groups run over columns, segments, heads, batches, columns fastest.
-DEVICE chunk_work find_chunks(const attn_linear_kparams &p, int heads)
+// Groups run over columns, segments of `len` tokens, heads, batches, columns fastest.
+DEVICE chunk_work find_chunks(const attn_linear_kparams &p, int heads, int len)
 {
     const int slices = ceil_div(p.dv, COLUMNS), unit = blockIdx.x / slices;
     const int head = unit / p.pieces;
@@ -31,7 +33,7 @@ DEVICE chunk_work find_chunks(const attn_linear_kparams &p, int heads)
     w.h = head % heads;
     w.kvh = heads == p.heads_kv ? w.h : w.h / p.group;
     w.first = p.piece ? w.segment * p.piece : 0;
-    w.end = p.piece ? min(p.len_q, w.first + p.piece) : p.len_q;
+    w.end = p.piece ? min(len, w.first + p.piece) : len;
     w.keys = linear_keys(p, w.b);
     return w;
 }
@@ -41,7 +43,7 @@ DEVICE float *find_slot(const attn_linear_kparams &p, const chunk_work &w, int s
 {
     const int64_t floats = (int64_t)p.d * (p.dv + 1);
 
-    return p.work + (((int64_t)w.b * p.heads_kv + w.kvh) * p.pieces + slot) * floats;
+    return p.work + (((int64_t)w.b * p.heads_kv + w.kvh) * p.slots + slot) * floats;
 }
 
 // Slot 0, the group's columns: the state as it came in, or zeros.
@@ -65,16 +67,29 @@ DEVICE void copy_state_in(const attn_linear_kparams &p, const chunk_work &w, int
                 : 0.0f;
 }
 
+DEVICE bool is_causal(const attn_linear_kparams &p) { return linear_has(p, LINEAR_CAUSAL); }
+
 // Whether there are slots; else the state before the only segment is zero.
 DEVICE bool has_slots(const attn_linear_kparams &p)
 {
-    return p.pieces > 1 || linear_has(p, LINEAR_STATE);
+    return p.pieces > 1 || !is_causal(p) || linear_has(p, LINEAR_STATE);
 }
 
-// The first slot that belongs to the state before a segment, of those up to its own.
+// The slots whose sum is the state that a group begins with.
+DEVICE int last_slot(const attn_linear_kparams &p, const chunk_work &w)
+{
+    return is_causal(p) ? w.segment : p.slots - 1;
+}
+
 DEVICE int first_slot(const attn_linear_kparams &p, const chunk_work &w)
 {
-    return linear_has(p, LINEAR_SCANNED) ? w.segment : 0;
+    return linear_has(p, LINEAR_SCANNED) ? last_slot(p, w) : 0;
+}
+
+// Tokens that the first steps cut into segments.
+DEVICE int tokens_of_sums(const attn_linear_kparams &p)
+{
+    return is_causal(p) ? p.len_q : p.len_kv;
 }
 
 // Whether the group writes the state as it comes out.

@@ -203,7 +203,7 @@ DEVICE void load_state(const attn_linear_kparams &p, const chunk_work &w, warp_s
     my = {};
     if (!has_slots(p))
         return;
-    for (int slot = first_slot(p, w); slot <= w.segment; slot++) {
+    for (int slot = first_slot(p, w); slot <= last_slot(p, w); slot++) {
         const float *const from = find_slot(p, w, slot);
 
         #pragma unroll

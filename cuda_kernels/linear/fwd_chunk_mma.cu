@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
-// linear/fwd_chunk_mma.cu: causal linear attention in chunks on tensor cores, 16-bit types.
+// linear/fwd_chunk_mma.cu: linear attention in chunks on tensor cores, 16-bit types.
 //
 // Computes  O, den, and S and z as they come out, as written in include/attn/linear.h
 // Method    W. Hua et al., "Transformer Quality in Linear Time" (2022), the mixed chunk form:
 //           of each chunk O = tril(Q K^T) V + Q S, then S += K^T V. The sequence is cut into
 //           segments where there are too few heads: _sums finds what the keys of each add to
 //           the state, fwd_scan.cu may bring them together, _output walks each segment from
-//           the state before it
+//           the state before it. The full form has segments of the keys, and others of the
+//           queries, which all read the one state
 // Grid      1-D, ceil(Dv / COLUMNS) * segments * heads * B groups, columns fastest; _sums has
 //           the key/value heads, _output all heads, each of which walks its keys again
 // Block     128 threads, 1-D: of a chunk a warp has 16 queries, of the state D / 4 rows
@@ -330,16 +331,16 @@ DEVICE void sum_segment(const attn_linear_kparams &p)
     static_assert(sizeof(shared_sums) <= 32 * (DIM + COLUMNS) * 8, "the planner's budget");
     SHARED_MEMORY(memory);
     shared_sums &mem = *(shared_sums *)memory;
-    const chunk_work w = find_chunks(p, p.heads_kv);
+    const chunk_work w = find_chunks(p, p.heads_kv, tokens_of_sums(p));
     const bool sums = linear_has(p, LINEAR_NORMALIZE);
     const int end = min(w.end, w.keys), chunks = max(ceil_div(end - w.first, CHUNK), 0);
     warp_state my = {};
 
     device_let_next();
-    if (w.segment == p.pieces - 1) {
+    if (w.segment == (is_causal(p) ? p.pieces - 1 : 0))
         copy_state_in(p, w, THREADS);
+    if (is_causal(p) && w.segment == p.pieces - 1)
         return;
-    }
 
     const auto fetch = [&](int n) {
         const int j = w.first + (chunks - 1 - n) * CHUNK;
@@ -394,17 +395,20 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     static_assert(CHUNKS >= CHUNKS_V, "a row of O has room where one of Q was");
     SHARED_MEMORY(memory);
     shared_output &mem = *(shared_output *)memory;
-    const chunk_work w = find_chunks(p, p.heads_q);
+    const chunk_work w = find_chunks(p, p.heads_q, p.len_q);
     const bool sums = linear_has(p, LINEAR_NORMALIZE);
     const int chunks = ceil_div(w.end - w.first, CHUNK);
     warp_state my;
+    int was = 0;    // the copy of S that is read
 
+    // whether the chunk from token j on has keys to add
+    const auto adds_at = [&](int j) { return is_causal(p) && j < w.keys; };
     const auto fetch = [&](int n) {
         const int j = w.first + n * CHUNK;
 
         if (n < chunks) {
             fetch_q(p, w, mem.q[n % STAGES], j);
-            if (j < w.keys) {
+            if (adds_at(j)) {
                 fetch_k(p, w, mem.k[n % STAGES], j);
                 fetch_v(p, w, mem.v[n % STAGES], j);
             }
@@ -419,8 +423,8 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     share_state(my, sums, mem.s[0], mem.z[0], mem.lifted[0]);
     #pragma unroll 1
     for (int n = 0; n < chunks; n++) {
-        const int at = n % STAGES, was = n % COPIES, j = w.first + n * CHUNK;
-        const bool adds = j < w.keys;
+        const int at = n % STAGES, j = w.first + n * CHUNK;
+        const bool adds = adds_at(j);
         uint32_t q[KT][4];
         warp_output o = {};
         bool tamed[2] = { false, false };
@@ -442,10 +446,12 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
             fold_chunk(mem.k[at], mem.v[at], sums, pairs, o, my);
         }
         read_state(mem.s[was], mem.z[was], mem.lifted[was], sums, q, o, exponent);
-        if (COPIES == 1)
-            __syncthreads();
-        share_state(my, sums, mem.s[(n + 1) % COPIES], mem.z[(n + 1) % COPIES],
-                    mem.lifted[(n + 1) % COPIES]);
+        if (adds) {
+            was = (was + 1) % COPIES;
+            if (COPIES == 1)
+                __syncthreads();
+            share_state(my, sums, mem.s[was], mem.z[was], mem.lifted[was]);
+        }
         write_rows(p, w, j, tamed, exponent, mem.q[at], o);
     }
     if (writes_state(p, w))

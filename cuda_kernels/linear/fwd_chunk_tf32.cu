@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// linear/fwd_chunk_tf32.cu: causal linear attention in chunks on tensor cores, f32.
+// linear/fwd_chunk_tf32.cu: linear attention in chunks on tensor cores, f32.
 //
 // Computes  O, den, and S and z as they come out, as written in include/attn/linear.h
 // Method    as fwd_chunk_mma.cu, with products of TF32: three to full accuracy, or one
@@ -296,16 +296,16 @@ template <bool EXACT> DEVICE void sum_segment(const attn_linear_kparams &p)
 {
     SHARED_MEMORY(memory);
     shared_sums &mem = *(shared_sums *)memory;
-    const chunk_work w = find_chunks(p, p.heads_kv);
+    const chunk_work w = find_chunks(p, p.heads_kv, tokens_of_sums(p));
     const bool sums = linear_has(p, LINEAR_NORMALIZE);
     const int end = min(w.end, w.keys), chunks = max(ceil_div(end - w.first, CHUNK), 0);
     warp_state my = {};
 
     device_let_next();
-    if (w.segment == p.pieces - 1) {
+    if (w.segment == (is_causal(p) ? p.pieces - 1 : 0))
         copy_state_in(p, w, THREADS);
+    if (is_causal(p) && w.segment == p.pieces - 1)
         return;
-    }
 
     const auto fetch = [&](int n) {
         const int j = w.first + (chunks - 1 - n) * CHUNK;
@@ -346,17 +346,19 @@ template <bool EXACT> DEVICE void walk_segment(const attn_linear_kparams &p)
     static_assert(CHUNKS >= CHUNKS_V, "a row of O has room where one of Q was");
     SHARED_MEMORY(memory);
     shared_output &mem = *(shared_output *)memory;
-    const chunk_work w = find_chunks(p, p.heads_q);
+    const chunk_work w = find_chunks(p, p.heads_q, p.len_q);
     const bool sums = linear_has(p, LINEAR_NORMALIZE);
     const int chunks = ceil_div(w.end - w.first, CHUNK), warp = threadIdx.x / 32;
     warp_state my;
 
+    // whether the chunk from token j on has keys to add
+    const auto adds_at = [&](int j) { return is_causal(p) && j < w.keys; };
     const auto fetch = [&](int n) {
         const int j = w.first + n * CHUNK;
 
         if (n < chunks) {
             fetch_q(p, w, mem.q[n % STAGES], j);
-            if (j < w.keys) {
+            if (adds_at(j)) {
                 fetch_k(p, w, mem.k[n % STAGES], j);
                 fetch_v(p, w, mem.v[n % STAGES], j);
             }
@@ -373,27 +375,28 @@ template <bool EXACT> DEVICE void walk_segment(const attn_linear_kparams &p)
     for (int n = 0; n < chunks; n++) {
         const int at = n % STAGES, j = w.first + n * CHUNK;
         const int x0 = 16 * (n % 2 ? WARPS - 1 - warp : warp);
+        const bool adds = adds_at(j);
         warp_output out = {};
         float down[2];
 
         device_copied<0>();
         take_phi(p, mem.q[at], j, p.len_q);
-        if (j < w.keys)
+        if (adds)
             take_phi(p, mem.k[at], j, w.keys);
         __syncthreads();
         if (STAGES > 1)
             fetch(n + 1);
         find_huge(mem.q[at], x0, down);
         read_state<EXACT>(mem.q[at], mem.s, mem.z, x0, sums, down, out);
-        if (j < w.keys) {
+        if (adds) {
             find_pairs<EXACT>(mem.q[at], mem.k[at], x0, down);
             #pragma unroll 1
             for (int t = 0; t < CHUNK / 8; t++)
                 fold_tokens<EXACT>(mem.k[at], mem.v[at], t, sums, t * 8 <= x0 + 8, mem.q[at],
                                    x0, &out, my);
+            __syncthreads();    // S has been read
+            share_state(my, mem.s, mem.z);
         }
-        __syncthreads();    // S has been read
-        share_state(my, mem.s, mem.z);
         write_rows(p, w, j, x0, down, mem.q[at], out);
         if (STAGES == 1) {
             __syncthreads();

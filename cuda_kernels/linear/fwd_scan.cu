@@ -40,7 +40,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void NAME(
     const __grid_constant__ attn_linear_kparams p)
 {
     constexpr int ROWS = THREADS / COLUMNS;
-    const chunk_work w = find_chunks(p, p.heads_kv);
+    const chunk_work w = find_chunks(p, p.heads_kv, tokens_of_sums(p));
     const int c = w.column + (int)threadIdx.x % COLUMNS, row = threadIdx.x / COLUMNS;
     const int64_t stride = (int64_t)p.d * (p.dv + 1);
     float *const first = find_slot(p, w, 0);
@@ -49,8 +49,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void NAME(
     device_wait_before();
     for (int e = w.segment * ROWS + row; e < p.d; e += p.pieces * ROWS) {
         if (c < p.dv)
-            scan(first + (int64_t)e * p.dv + c, stride, p.pieces);
+            scan(first + (int64_t)e * p.dv + c, stride, p.slots);
         if (c == 0 && linear_has(p, LINEAR_NORMALIZE))
-            scan(first + (int64_t)p.d * p.dv + e, stride, p.pieces);
+            scan(first + (int64_t)p.d * p.dv + e, stride, p.slots);
     }
 }

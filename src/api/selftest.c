@@ -17,16 +17,19 @@ enum { HEADS_Q = 2, HEADS_KV = 1, WINDOW = 9, OFFSET = 3, PAGE = 5, SEGMENT = 20
 
 /* Rows that two tiles of each step are less than, within limits: groups of a backward
  * step own queries or keys and visit the others. */
-static int64_t two_tiles(const attn_choice *choice)
+static int64_t two_tiles(const attn_problem *p, const attn_choice *choice)
 {
+    const attn_step *const first = &choice->step[0];
+    const int64_t cut = first->over == ATTN_OVER_KEY_STATES ? p->lk : p->lq;
     int64_t most = 8;
 
     for (int i = 0; i < choice->n_steps; i++)
         most = attn_max(most, attn_max(choice->step[i].tile_q, choice->step[i].tile_k));
     most = attn_min(most + 3, 67);
-    /* of linear attention: two segments */
-    if (choice->step[0].over == ATTN_OVER_STATES && choice->step[0].piece <= SEGMENT)
-        most = attn_max(most, choice->step[0].piece + 3);
+    /* of linear attention: two segments, but no more than were planned */
+    if (p->op == ATTN_OP_LINEAR && first->piece && first->piece <= SEGMENT &&
+        cut > first->piece)
+        most = attn_max(most, first->piece + 3);
     return most;
 }
 
@@ -45,14 +48,14 @@ static void shrink(attn_problem *tiny, const attn_problem *p, const attn_choice 
         tiny->lk = p->lk > step->piece ? step->piece + attn_min(step->tile_k, 3)
                                        : attn_min(tiny->lk, step->piece);
     if (p->pass == ATTN_PASS_BWD)
-        tiny->lq = tiny->lk = two_tiles(choice);
+        tiny->lq = tiny->lk = two_tiles(p, choice);
     tiny->offset = p->features & ATTN_FEAT_OFFSET ? OFFSET : 0;
     tiny->window_left = attn_min(p->window_left, WINDOW);
     tiny->window_right = attn_min(p->window_right, WINDOW);
     tiny->page_size = attn_min(p->page_size, PAGE);
     tiny->scale = (float)(1.0 / sqrt((double)p->d));
     if (p->op == ATTN_OP_LINEAR) /* two chunks, and the edge of the second */
-        tiny->lq = tiny->lk = two_tiles(choice);
+        tiny->lq = tiny->lk = two_tiles(p, choice);
 }
 
 static void put(attn_type type, void *data, int64_t i, float x)

@@ -46,10 +46,12 @@ static inline int64_t attn_pieces_of(int64_t piece, const attn_call *call)
     return piece ? attn_max(attn_ceil_div(call->len_kv, piece), 1) : 1;
 }
 
-/* Segments of the queries of linear attention. */
+/* Segments of the queries, or keys, of linear attention. */
 static inline int64_t attn_segments_of(const attn_step *step, const attn_call *call)
 {
-    return step->piece ? attn_max(attn_ceil_div(call->len_q, step->piece), 1) : 1;
+    const int64_t len = step->over == ATTN_OVER_KEY_STATES ? call->len_kv : call->len_q;
+
+    return step->piece ? attn_max(attn_ceil_div(len, step->piece), 1) : 1;
 }
 
 static inline bool attn_is_there(const attn_tensor *t)
@@ -92,6 +94,7 @@ static inline bool attn_groups_of(const attn_step *step, const attn_call *call,
                         attn_ceil_div(bias[3], step->tile_k), n) &&
                attn_mul(*n, bias[1], n) && attn_mul(*n, bias[0], n);
     case ATTN_OVER_HEADS: *n = call->heads_q; return true;
+    case ATTN_OVER_KEY_STATES:
     case ATTN_OVER_STATES:
         return attn_mul(columns * attn_segments_of(step, call),
                         step->grouped ? call->heads_kv : call->heads_q, n) &&

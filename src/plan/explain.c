@@ -96,6 +96,7 @@ static double groups_of(const attn_problem *p, const attn_step *s)
     case ATTN_OVER_KEYS: return tiles_k * (double)p->hkv * (double)p->b;
     case ATTN_OVER_BIAS: return tiles_q * tiles_k * (double)p->hq * (double)p->b;
     case ATTN_OVER_HEADS: return (double)p->hq;
+    case ATTN_OVER_KEY_STATES:
     case ATTN_OVER_STATES: break; /* of linear attention */
     case ATTN_OVER_QUERIES: break;
     }
@@ -122,7 +123,8 @@ static void explain_linear_step(const attn_problem *p, const attn_target *target
     const int64_t by_d = attn_ceil_div(p->d, s->columns);
     const int64_t by_dv = attn_ceil_div(p->dv, s->columns);
     const int64_t heads = s->over == ATTN_OVER_STATES && !s->grouped ? p->hq : p->hkv;
-    const int64_t segments = s->piece ? attn_max(attn_ceil_div(p->lq, s->piece), 1) : 1;
+    const int64_t len = s->over == ATTN_OVER_KEY_STATES ? p->lk : p->lq;
+    const int64_t segments = s->piece ? attn_max(attn_ceil_div(len, s->piece), 1) : 1;
     const double groups = (double)(p->b * heads) * (double)segments *
                           (double)(p->pass == ATTN_PASS_BWD ? 2 * by_d + by_dv : by_dv);
 

@@ -46,9 +46,10 @@ typedef enum attn_over {
     ATTN_OVER_KEYS,              /* ceil(keys / tile_k) * heads_kv * batch     */
     ATTN_OVER_BIAS,              /* grad_bias, in tiles of tile_q * tile_k     */
     ATTN_OVER_HEADS,             /* heads_q                                    */
+    ATTN_OVER_KEY_STATES,
     ATTN_OVER_STATES             /* ceil(dv / columns) * heads_q * batch, `grouped`
                                     heads_kv; times ceil(queries / piece) if piece
-                                    is not 0                                   */
+                                    is not 0; OVER_KEY_STATES: ceil(keys / piece) */
 } attn_over;
 
 typedef struct attn_step {

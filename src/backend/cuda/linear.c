@@ -68,6 +68,8 @@ void attn_cu_linear_fill(attn_linear_kparams *a, const attn_kernel *k,
         .len_kv = (int32_t)call->len_kv,
         .piece = (int32_t)step->piece,
         .pieces = (int32_t)attn_segments_of(step, call),
+        .slots = (int32_t)(step->merges ? 1 + attn_pieces_of(step->merges, call)
+                                        : attn_segments_of(step, call)),
         .want_o = attn_is_there(&t->o),
         .want_den = attn_is_there(&t->den),
         .want_state = attn_is_there(&t->state_out),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/cuda/linear_fwd_chunk.c: causal linear attention in chunks on tensor cores. */
+/* plan/cuda/linear_fwd_chunk.c: linear attention in chunks on tensor cores. */
 #include "core/size.h"
 #include "plan/cuda/variants.h"
 
@@ -14,9 +14,10 @@ enum {
 };
 
 enum {
-    FEW_QUERIES = 32, /* fewer are sooner taken token by token                    */
-    LEAST_CHUNKS = 4, /* of a segment: its state is half a chunk's rows, twice     */
-    MOST_ADDED = 8    /* states of segments that the last step adds up itself      */
+    FEW_TOKENS = 32,   /* fewer are sooner taken one by one                        */
+    LEAST_PIECE = 128, /* tokens of the only one: a self-test has 67                */
+    LEAST_CHUNKS = 4,  /* of a segment, since its state costs as much as some rows */
+    MOST_ADDED = 8     /* states of segments that the last step adds up itself     */
 };
 
 /* A class of head sizes: D is padded up to it. Chunks in shared memory, groups that a
@@ -78,37 +79,59 @@ static budget budget_of(const attn_problem *p, const class *k)
     };
 }
 
-/* How the tokens are cut: not at all where the heads fill three quarters of the
- * multiprocessors, since segments want K and V a second time; else so that all groups run
- * at once. In tokens of a segment; 0: one. */
-static int64_t piece_of(const attn_problem *p, const attn_caps *c)
+static bool is_causal(const attn_problem *p)
 {
-    const int64_t chunks = attn_ceil_div(p->lq, CHUNK);
-    const int64_t units = attn_max(p->b * p->hq * attn_ceil_div(p->dv, COLUMNS), 1);
+    return p->features & ATTN_FEAT_CAUSAL;
+}
+
+/* Tokens of a segment, so that all groups of so many heads run at once; 0: one segment. */
+static int64_t cut(const attn_problem *p, const attn_caps *c, int64_t tokens, int64_t heads)
+{
+    const int64_t chunks = attn_ceil_div(tokens, CHUNK);
+    const int64_t units = attn_max(p->b * heads * attn_ceil_div(p->dv, COLUMNS), 1);
     const int64_t room = attn_max(c->compute_units, 1) * find_class(p)->blocks;
     const int64_t n = attn_min(room / units, chunks / LEAST_CHUNKS);
 
-    if (n < 2 || 4 * units >= 3 * c->compute_units)
-        return 0;
-    return attn_ceil_div(chunks, n) * CHUNK;
+    return n < 2 ? 0 : attn_ceil_div(chunks, n) * CHUNK;
 }
 
-static int64_t segments_of(const attn_problem *p, int64_t piece)
+/* How a problem is cut: tokens of a segment of the first steps and of the last one, slots
+ * of each state. The causal form is not where the heads fill three quarters of the
+ * multiprocessors, since segments want K and V a second time. */
+typedef struct cuts {
+    int64_t sums, output, slots;
+} cuts;
+
+static cuts find_cuts(const attn_problem *p, const attn_caps *c)
 {
-    return piece ? attn_max(attn_ceil_div(p->lq, piece), 1) : 1;
+    const int64_t units = p->b * p->hq * attn_ceil_div(p->dv, COLUMNS);
+    cuts x = { 0 };
+
+    if (is_causal(p)) {
+        if (4 * units < 3 * c->compute_units)
+            x.sums = x.output = cut(p, c, p->lq, p->hq);
+        x.slots = x.sums ? attn_ceil_div(p->lq, x.sums) : 1;
+        return x;
+    }
+    x.output = cut(p, c, p->lq, p->hq);
+    x.sums = cut(p, c, p->lk, p->hkv);
+    if (!x.sums)
+        x.sums = attn_round_up(attn_max(p->lk, LEAST_PIECE), CHUNK);
+    x.slots = 1 + attn_max(attn_ceil_div(p->lk, x.sums), 1);
+    return x;
 }
 
-static bool has_slots(const attn_problem *p, int64_t piece)
+static bool has_slots(const attn_problem *p, cuts x)
 {
-    return segments_of(p, piece) > 1 || p->features & ATTN_FEAT_STATE_IN;
+    return x.slots > 1 || p->features & ATTN_FEAT_STATE_IN;
 }
 
 /* A slot of each segment of each state; false: more than 2^63 - 1. */
-static bool work_bytes(const attn_problem *p, int64_t piece, int64_t *out)
+static bool work_bytes(const attn_problem *p, cuts x, int64_t *out)
 {
     *out = 0;
-    return !has_slots(p, piece) || (attn_mul(p->b * p->hkv, segments_of(p, piece), out) &&
-                                    attn_mul(*out, 4 * p->d * (p->dv + 1), out));
+    return !has_slots(p, x) || (attn_mul(p->b * p->hkv, x.slots, out) &&
+                                attn_mul(*out, 4 * p->d * (p->dv + 1), out));
 }
 
 static bool aligned(const attn_problem *p)
@@ -130,8 +153,6 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
 
     if (c->capability < 80)
         return "wants compute capability 8.0 or more";
-    if (!(p->features & ATTN_FEAT_CAUSAL))
-        return "computes the causal form alone";
     if (!k || p->dv > 65536)
         return "D is over 128, or Dv over 65536";
     if (!aligned(p))
@@ -143,7 +164,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "chunks do not fit the shared memory, or a group the limit of threads";
     if ((double)p->b * (double)p->hq * slices > 0x1p31 - 1)
         return "more groups than a grid can have, 2^31 - 1";
-    if (!work_bytes(p, piece_of(p, c), &bytes) || bytes > c->max_alloc_bytes)
+    if (!work_bytes(p, find_cuts(p, c), &bytes) || bytes > c->max_alloc_bytes)
         return "a workspace with the states exceeds the device's memory";
     return NULL;
 }
@@ -151,24 +172,27 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
 static const char *worse(const attn_problem *p, const attn_caps *c)
 {
     (void)c;
-    if (p->lq < FEW_QUERIES)
-        return "takes it, but so few queries are sooner taken token by token";
+    if (p->lq < FEW_TOKENS && (is_causal(p) || p->lk < FEW_TOKENS))
+        return "takes it, but so few tokens are sooner taken one by one";
     return NULL;
 }
 
-static attn_step *add_step(const attn_problem *p, const char *kernel, int64_t piece,
-                           bool grouped, int64_t threads, bool scanned, attn_choice *out)
+static attn_step *add_step(const attn_problem *p, cuts x, const char *kernel, bool output,
+                           bool scanned, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
 
     step->kernel = kernel;
-    step->grouped = grouped;
+    step->grouped = !output;
     step->tile_q = step->tile_k = CHUNK;
     step->columns = COLUMNS;
-    step->piece = piece;
-    step->block = threads;
+    step->piece = output ? x.output : x.sums;
+    step->merges = is_causal(p) ? 0 : x.sums;
+    step->block = THREADS;
     step->overlaps = out->n_steps > 1;
     attn_cuda_linear_step(p, step);
+    if (!output && !is_causal(p))
+        step->over = ATTN_OVER_KEY_STATES;
     attn_step_define(step, "LINEAR_SCANNED", scanned);
     return step;
 }
@@ -177,20 +201,19 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
     const class *const k = find_class(p);
     const budget b = budget_of(p, k);
-    const int64_t piece = piece_of(p, c), segments = segments_of(p, piece);
-    const bool scanned = segments > MOST_ADDED;
+    const cuts x = find_cuts(p, c);
+    const bool scanned = x.slots > (is_causal(p) ? MOST_ADDED : 2);
     const int which = is_f32(p) ? p->allow_tf32 != 0 : p->type == ATTN_BF16;
 
     out->splits = 0;
-    work_bytes(p, piece, &out->workspace_bytes);
-    if (has_slots(p, piece))
-        add_step(p, k->sums[which], piece, true, THREADS, scanned, out)->fast_bytes =
-            b.keys;
+    work_bytes(p, x, &out->workspace_bytes);
+    if (has_slots(p, x))
+        add_step(p, x, k->sums[which], false, scanned, out)->fast_bytes = b.keys;
     if (scanned)
-        add_step(p, "linear_fwd_scan", piece, true, SCAN_THREADS, scanned, out);
-    add_step(p, k->output[which], piece, false, THREADS, scanned, out);
-    attn_choice_instance(out, "chunk%d,columns%d,segments%lld,dim%d,d%lld,dv%lld,%s%s",
-                         CHUNK, COLUMNS, (long long)segments, k->d, (long long)p->d,
+        add_step(p, x, "linear_fwd_scan", false, scanned, out)->block = SCAN_THREADS;
+    add_step(p, x, k->output[which], true, scanned, out);
+    attn_choice_instance(out, "chunk%d,columns%d,states%lld,dim%d,d%lld,dv%lld,%s%s", CHUNK,
+                         COLUMNS, (long long)x.slots, k->d, (long long)p->d,
                          (long long)p->dv, attn_type_name(p->type),
                          is_f32(p) && p->allow_tf32 ? ",tf32" : "");
     out->tile_reason = "segments: one where there are heads for three quarters of the "
@@ -202,7 +225,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 
 const attn_variant attn_cuda_linear_fwd_chunk_variant = {
     .name = "linear_fwd_chunk",
-    .about = "causal: chunks of tokens as products of matrices on tensor cores; "
+    .about = "chunks of tokens as products of matrices on tensor cores; "
              "segments of the sequence where there are few heads",
     .op = ATTN_OP_LINEAR,
     .features = ATTN_FEATURES_LINEAR,
