@@ -181,6 +181,32 @@ static void cuda_chunks(void **state)
     assert_string_equal(c.step[0].kernel, "linear_fwd_chunk_tf32_d64_output_tf32");
 }
 
+/* A scan for each gradient that is asked for; dK's, which writes dS_in, is the last. */
+static void cuda_gradients(void **state)
+{
+    const attn_target t = cuda_of(48 * 1024, 132, 90);
+    attn_choice c;
+
+    (void)state;
+    choose("linear_bwd:f32,b2,hq4,hkv2,lq9,lk9,d64,dv135,causal,normalize,state,"
+           "grad=q+k+v+state",
+           &t, &c);
+    assert_int_equal(c.n_steps, 4);
+    assert_string_equal(c.step[0].kernel, "linear_bwd_begin_f32");
+    assert_string_equal(c.step[1].kernel, "linear_bwd_recurrent_f32_q_kept");
+    assert_string_equal(c.step[2].kernel, "linear_bwd_recurrent_f32_v_kept");
+    assert_string_equal(c.step[3].kernel, "linear_bwd_recurrent_f32_k_kept");
+    assert_int_equal(c.step[3].grad, ATTN_GRAD_K | ATTN_GRAD_STATE);
+    assert_int_equal(c.workspace_bytes, 4 * 2 * 4 * 9);
+    choose("linear_bwd:bf16,b2,hq4,hkv2,lq9,lk9,d500,dv200,causal,normalize,grad=v", &t,
+           &c);
+    assert_int_equal(c.n_steps, 1);
+    assert_string_equal(c.step[0].kernel, "linear_bwd_recurrent_bf16_v_global");
+    assert_int_equal(c.workspace_bytes, 4 * 2 * 4 * 9 + 4 * 7 * 4 * 32 * 504);
+    choose("linear_bwd:bf16,b2,hq4,hkv2,lq9,lk9,d500,dv200,causal,grad=q", &t, &c);
+    assert_string_equal(c.step[0].kernel, "linear_bwd_recurrent_bf16_q_shared");
+}
+
 /* The host: chunks, but single steps and rules token by token; narrow units where there are
  * few states. */
 static void the_host(void **state)
@@ -214,9 +240,9 @@ static void the_host(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opencl_state), cmocka_unit_test(rows_that_fit_nowhere),
-        cmocka_unit_test(cuda_state),   cmocka_unit_test(cuda_chunks),
-        cmocka_unit_test(the_host),
+        cmocka_unit_test(opencl_state),   cmocka_unit_test(rows_that_fit_nowhere),
+        cmocka_unit_test(cuda_state),     cmocka_unit_test(cuda_chunks),
+        cmocka_unit_test(cuda_gradients), cmocka_unit_test(the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

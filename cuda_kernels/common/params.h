@@ -169,6 +169,16 @@ enum {
 #undef X
 };
 
+/* Bits of has: what this call of a backward brings, and asks for. */
+enum {
+    LHAS_GRAD_O = 1,
+    LHAS_GRAD_K = 2,
+    LHAS_GRAD_STATE_OUT = 4,
+    LHAS_GRAD_Z_OUT = 8,
+    LHAS_GRAD_STATE_IN = 16,
+    LHAS_GRAD_Z_IN = 32
+};
+
 /* Every kernel of linear attention. */
 typedef struct attn_linear_kparams {
     const void *q, *k, *v;          /* the computing type                          */
@@ -205,6 +215,21 @@ typedef struct attn_linear_kparams {
     int32_t slots;                  /* states in work, of each batch and head      */
     int32_t want_o, want_den, want_state, want_z, want_status;
     float eps, scale;
+
+    /* Of the backward alone, which reads o and den. */
+    const void *grad_o;             /* the computing type                          */
+    void *grad_q, *grad_k, *grad_v;
+    const float *grad_state_out, *grad_z_out;
+    float *grad_state_in, *grad_z_in;
+    VIEW_FIELDS(grad_o);
+    VIEW_FIELDS(grad_q);
+    VIEW_FIELDS(grad_k);
+    VIEW_FIELDS(grad_v);
+    VIEW_FIELDS(grad_state_out);
+    VIEW_FIELDS(grad_z_out);
+    VIEW_FIELDS(grad_state_in);
+    VIEW_FIELDS(grad_z_in);
+    int32_t has;                    /* LHAS_                                       */
 } attn_linear_kparams;
 
 /* One part of a merge; softmax/merge.cu. */

@@ -18,8 +18,18 @@ DEVICE float linear_phi(const attn_linear_kparams &p, float x)
     return x;
 }
 
-// Keys of batch b that reach its state; what is out of range is clamped and reported.
-DEVICE int linear_keys(const attn_linear_kparams &p, int64_t b)
+// phi'(x).
+DEVICE float linear_slope(const attn_linear_kparams &p, float x)
+{
+    if (linear_has(p, LINEAR_ELU1))
+        return x > 0.0f ? 1.0f : expf(x);
+    if (linear_has(p, LINEAR_RELU))
+        return x > 0.0f ? 1.0f : 0.0f;
+    return 1.0f;
+}
+
+// Keys of batch b; what is out of range is clamped and reported.
+DEVICE int linear_length(const attn_linear_kparams &p, int64_t b)
 {
     int n = p.len_kv;
 
@@ -30,6 +40,14 @@ DEVICE int linear_keys(const attn_linear_kparams &p, int64_t b)
         if (n != given && p.want_status)
             atomicOr(p.status + p.status_offset, CLAMPED_LENS_KV);
     }
+    return n;
+}
+
+// Those that reach its state.
+DEVICE int linear_keys(const attn_linear_kparams &p, int64_t b)
+{
+    const int n = linear_length(p, b);
+
     return linear_has(p, LINEAR_CAUSAL) ? min(n, p.len_q) : n;
 }
 

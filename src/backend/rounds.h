@@ -66,7 +66,11 @@ static inline bool attn_is_wanted(const attn_step *step, const attn_args *t)
                            (attn_is_there(&t->grad_k) ? ATTN_GRAD_K : 0) |
                            (attn_is_there(&t->grad_v) ? ATTN_GRAD_V : 0) |
                            (attn_is_there(&t->grad_bias) ? ATTN_GRAD_BIAS : 0) |
-                           (attn_is_there(&t->grad_sinks) ? ATTN_GRAD_SINKS : 0);
+                           (attn_is_there(&t->grad_sinks) ? ATTN_GRAD_SINKS : 0) |
+                           (attn_is_there(&t->grad_state_in) ||
+                                    attn_is_there(&t->grad_z_in)
+                                ? ATTN_GRAD_STATE
+                                : 0);
 
     return !step->grad || step->grad & there;
 }
@@ -77,8 +81,9 @@ static inline bool attn_groups_of(const attn_step *step, const attn_call *call,
 {
     const int64_t group =
         step->grouped && call->heads_kv ? call->heads_q / call->heads_kv : 1;
+    const int64_t width = step->by_d ? step->d : step->dv;
     const int64_t columns =
-        step->columns ? attn_max(attn_ceil_div(step->dv, step->columns), 1) : 1;
+        step->columns ? attn_max(attn_ceil_div(width, step->columns), 1) : 1;
     const int64_t *bias = call->args->grad_bias.size;
     int64_t tiles;
 

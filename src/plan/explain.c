@@ -120,18 +120,25 @@ static void explain_linear_step(const attn_problem *p, const attn_target *target
                                 const attn_step *s, int i, attn_text *text)
 {
     const int64_t units = attn_max(target->caps.compute_units, 1);
-    const int64_t by_d = attn_ceil_div(p->d, s->columns);
-    const int64_t by_dv = attn_ceil_div(p->dv, s->columns);
-    const int64_t heads = s->over == ATTN_OVER_STATES && !s->grouped ? p->hq : p->hkv;
+    const int64_t columns = s->columns ? s->columns : attn_max(p->d, p->dv);
+    const int64_t by_d = attn_ceil_div(p->d, columns);
+    const int64_t by_dv = attn_ceil_div(p->dv, columns);
+    const bool states = s->over == ATTN_OVER_STATES || s->over == ATTN_OVER_KEY_STATES;
+    const int64_t heads = states && s->grouped ? p->hkv : p->hq;
     const int64_t len = s->over == ATTN_OVER_KEY_STATES ? p->lk : p->lq;
     const int64_t segments = s->piece ? attn_max(attn_ceil_div(len, s->piece), 1) : 1;
-    const double groups = (double)(p->b * heads) * (double)segments *
-                          (double)(p->pass == ATTN_PASS_BWD ? 2 * by_d + by_dv : by_dv);
+    double groups = (double)(p->b * (states ? heads : p->hkv)) * (double)segments;
 
+    if (states)
+        groups *= (double)(s->by_d ? by_d : by_dv);
+    else if (!s->columns)
+        groups = (double)(p->b * p->hq) * (double)attn_ceil_div(p->lq, s->tile_q);
+    else
+        groups *= (double)(p->pass == ATTN_PASS_BWD ? 2 * by_d + by_dv : by_dv);
     attn_text_add(text,
                   "step %d     %s: chunks of %lld tokens x %lld columns of the state, "
                   "%.0f groups of %lld, %.2f waves over %lld units\n",
-                  i + 1, s->kernel, (long long)s->tile_q, (long long)s->columns, groups,
+                  i + 1, s->kernel, (long long)s->tile_q, (long long)columns, groups,
                   (long long)s->block, groups / (double)units, (long long)units);
 }
 

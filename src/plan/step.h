@@ -70,6 +70,7 @@ typedef struct attn_step {
                                     one brings together; 0: none              */
     int64_t columns;             /* of a value row, of a group; 0: all; times as many
                                     groups                                    */
+    bool by_d;                   /* columns are of a query row, not a value row */
     int64_t resident;            /* groups at most: each takes several tiles in turn;
                                     0: one a tile                             */
     bool counted;                /* cuda: by a counter at the beginning of the workspace,

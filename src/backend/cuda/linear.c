@@ -35,6 +35,20 @@ static void fill_tensors(attn_linear_kparams *a, const attn_args *t)
     VIEW(z_out);
     VIEW(decay);
     VIEW(beta);
+    VIEW(grad_o);
+    VIEW(grad_q);
+    VIEW(grad_k);
+    VIEW(grad_v);
+    VIEW(grad_state_out);
+    VIEW(grad_z_out);
+    VIEW(grad_state_in);
+    VIEW(grad_z_in);
+    a->has = (attn_is_there(&t->grad_o) ? LHAS_GRAD_O : 0) |
+             (attn_is_there(&t->grad_k) ? LHAS_GRAD_K : 0) |
+             (attn_is_there(&t->grad_state_out) ? LHAS_GRAD_STATE_OUT : 0) |
+             (attn_is_there(&t->grad_z_out) ? LHAS_GRAD_Z_OUT : 0) |
+             (attn_is_there(&t->grad_state_in) ? LHAS_GRAD_STATE_IN : 0) |
+             (attn_is_there(&t->grad_z_in) ? LHAS_GRAD_Z_IN : 0);
     a->lens_kv = t->lens_kv.data;
     a->lens_kv_offset = t->lens_kv.offset;
     a->lens_kv_stride_b = t->lens_kv.stride[0];
