@@ -159,7 +159,8 @@ DEVICE float add_column(const attn_linear_kparams &p, const unit &u, token t)
 
 // The walk. The full form adds everything before the first row reads. Backwards, rows of
 // the queries of all heads add before the key of their token reads.
-template <scan WHICH> DEVICE token next_token(const attn_linear_kparams &p, const unit &u, token t)
+template <scan WHICH>
+DEVICE token next_token(const attn_linear_kparams &p, const unit &u, token t)
 {
     const bool causal = linear_has(p, LINEAR_CAUSAL);
 
@@ -325,11 +326,11 @@ template <scan WHICH, place WHERE> DEVICE void bwd_recurrent(const attn_linear_k
     mem.sums = (float (*)[SLICES][COLUMNS])(mem.rows + 4 * mem.pitch);
     mem.state = mem.sums[2][0];
     s.rows = ceil_div(u.rows, SLICES);
-    if (WHERE != KEPT)
-        s.at = (WHERE == SHARED ? mem.state
-                                : p.work + (normalize ? (int64_t)p.batch * p.heads_q * p.len_q : 0) +
-                                      (int64_t)blockIdx.x * s.rows * THREADS) +
-               threadIdx.x;
+    if (WHERE == SHARED)
+        s.at = mem.state + threadIdx.x;
+    if (WHERE == GLOBAL)    // behind c
+        s.at = p.work + (normalize ? (int64_t)p.batch * p.heads_q * p.len_q : 0) +
+               (int64_t)blockIdx.x * s.rows * THREADS + threadIdx.x;
     EACH_ROW(s, r)
         s.put(r, first_state<WHICH>(p, u, r * SLICES + u.slice));
     t = first_token<WHICH>(p, u);

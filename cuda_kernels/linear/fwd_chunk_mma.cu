@@ -51,7 +51,7 @@ struct shared_output {
     float4 q[STAGES][CHUNK * CHUNKS], k[STAGES][CHUNK * CHUNKS], v[STAGES][CHUNK * CHUNKS_V];
     float4 s[COPIES][DIM * CHUNKS_V];
     float4 z[COPIES][DIM];         // columns 0 and 1 add up to z
-    int lifted[COPIES][WARPS];     // the exponents that a warp's rows of S and z were divided by
+    int lifted[COPIES][WARPS];     // exponents that a warp's rows of S and z were divided by
 };
 
 // O of the warp's rows, lane / 4 and that + 8: columns 8 n + 2 (lane % 4) and the next. Tile NT
@@ -417,8 +417,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     };
 
     fetch(0);
-    if (has_slots(p))
-        device_wait_before();
+    device_wait_before();
     load_state(p, w, my);
     share_state(my, sums, mem.s[0], mem.z[0], mem.lifted[0]);
     #pragma unroll 1

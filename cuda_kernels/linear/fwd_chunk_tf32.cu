@@ -367,8 +367,7 @@ template <bool EXACT> DEVICE void walk_segment(const attn_linear_kparams &p)
     };
 
     fetch(0);
-    if (has_slots(p))
-        device_wait_before();
+    device_wait_before();
     load_state(p, w, my);
     share_state(my, mem.s, mem.z);
     #pragma unroll 1

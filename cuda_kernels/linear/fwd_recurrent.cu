@@ -65,7 +65,10 @@ template <int KEEP> struct columns {
     float *at;    // without KEEP: row 0 of this thread
     int rows;
 
-    __device__ __forceinline__ float get(int r) const { return KEEP ? kept[r] : at[(int64_t)r * THREADS]; }
+    __device__ __forceinline__ float get(int r) const
+    {
+        return KEEP ? kept[r] : at[(int64_t)r * THREADS];
+    }
     __device__ __forceinline__ void put(int r, float x)
     {
         if (KEEP)
