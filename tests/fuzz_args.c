@@ -113,6 +113,7 @@ static void describe(bytes *in, attn_softmax_desc *d)
     d->layout_k = (attn_layout)(take(in) % 5);
     d->layout_v = (attn_layout)(take(in) % 5);
     d->layout_o = (attn_layout)(take(in) % 5);
+    d->dropout = d->softcap / 4; /* no byte of its own: the corpus stays what it is */
 }
 
 static void place(trial *t, int k, attn_type type, int64_t b, int64_t h, int64_t l,

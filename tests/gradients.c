@@ -9,6 +9,8 @@
 
 #include <attn/attn.h>
 
+#include "core/philox.h"
+
 enum { B = 2, HQ = 4, HKV = 2, LQ = 5, LK = 7, D = 3, DV = 4, PAIRS = B * HQ * LQ * LK };
 
 /* A problem: what is differentiated as f32, which it is exactly, and as double, which is
@@ -59,6 +61,22 @@ static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j
     return s;
 }
 
+static const uint64_t SEED = 0x1234567887654321, OFFSET = 0xabcdef0012345678;
+
+/* What dropout multiplies a weight by. */
+static double kept(const problem *p, int64_t bh, int64_t i, int64_t j)
+{
+    const uint32_t key[2] = { (uint32_t)SEED, (uint32_t)((SEED ^ OFFSET) >> 32) };
+    const uint32_t counter[4] = { (uint32_t)(j / 4), (uint32_t)i, (uint32_t)bh,
+                                  (uint32_t)OFFSET };
+    uint32_t word[4];
+
+    if (!(p->use & ATTN_USE_DROPOUT))
+        return 1;
+    attn_philox(word, counter, key);
+    return word[j % 4] >= UINT32_C(1) << 30 ? 1 / 0.75 : 0;
+}
+
 /* The loss, of which grad_o and grad_lse are the gradients by O and LSE. */
 static double loss(problem *p)
 {
@@ -81,7 +99,8 @@ static double loss(problem *p)
             double o = 0;
 
             for (int64_t j = 0; j < LK && l > 0; j++)
-                o += s[j] / l * p->v[((b * HKV + h / (HQ / HKV)) * LK + j) * DV + e];
+                o += kept(p, n / LQ, i, j) * s[j] / l *
+                     p->v[((b * HKV + h / (HQ / HKV)) * LK + j) * DV + e];
             p->o[n * DV + e] = o;
             sum += p->grad_o[n * DV + e] * o;
         }
@@ -159,6 +178,8 @@ static void check_variant(attn_ctx *ctx, problem *p, const attn_softmax_desc *d,
         .grad_q = attn_tensor_bhld(dq, ATTN_F32, B, HQ, LQ, D),
         .grad_k = attn_tensor_bhld(dk, ATTN_F32, B, HKV, LK, D),
         .grad_v = attn_tensor_bhld(dv, ATTN_F32, B, HKV, LK, DV),
+        .dropout_seed = SEED,
+        .dropout_offset = OFFSET,
     };
 
     if (p->use & ATTN_USE_BIAS) {
@@ -214,7 +235,8 @@ static void check_problem(uint32_t use, int64_t left, int64_t right, int64_t off
                             .window_left = left,
                             .window_right = right,
                             .offset = offset,
-                            .type_bias = ATTN_F32 };
+                            .type_bias = ATTN_F32,
+                            .dropout = 0.25f };
     attn_variant_info info[16];
     attn_ctx *ctx = NULL;
     size_t n = 0, checked = 0;
@@ -247,7 +269,7 @@ static void check_problem(uint32_t use, int64_t left, int64_t right, int64_t off
             check_variant(ctx, &p, &d, info[i].name);
             checked++;
         }
-    assert_true(checked >= 1);
+    assert_true(checked >= 2);
     attn_ctx_destroy(&ctx);
 }
 
@@ -275,6 +297,15 @@ static void terms(void **state)
     check_problem(ATTN_USE_SOFTCAP | ATTN_USE_BIAS, 0, 0, 0, whole);
 }
 
+static void dropout(void **state)
+{
+    (void)state;
+    check_problem(ATTN_USE_DROPOUT, -1, -1, 0, whole);
+    check_problem(ATTN_USE_DROPOUT | ATTN_USE_CAUSAL | ATTN_USE_SINKS, 0, 0, 1, whole);
+    check_problem(ATTN_USE_DROPOUT | ATTN_USE_SOFTCAP | ATTN_USE_BIAS | ATTN_USE_MASK, 0, 0,
+                  0, (int64_t[4]){ 1, HQ, LQ, 1 });
+}
+
 static void biases_of_every_shape(void **state)
 {
     (void)state;
@@ -293,6 +324,7 @@ int main(void)
         cmocka_unit_test(plain),
         cmocka_unit_test(ranges),
         cmocka_unit_test(terms),
+        cmocka_unit_test(dropout),
         cmocka_unit_test(biases_of_every_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

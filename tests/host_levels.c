@@ -43,6 +43,8 @@ static void make_all(arrays *x, const char *text)
 
     memset(x, 0, sizeof *x);
     check_ok(attn_problem_parse(&x->p, text));
+    a->dropout_seed = UINT64_C(0x123456789abcdef0);
+    a->dropout_offset = UINT64_C(0xfedcba9876543210);
     make(x, &a->q, p->b, p->hq, p->lq, p->d);
     make(x, &a->k, p->b, p->hkv, p->lk, p->d);
     make(x, &a->v, p->b, p->hkv, p->lk, p->dv);
@@ -115,6 +117,7 @@ static void run(const arrays *x, attn_pass pass, const char *variant,
                              .right = causal ? 0 : ATTN_UNBOUNDED,
                              .scale = p.scale,
                              .softcap = p.softcap,
+                             .dropout = p.dropout,
                              .tile_q = c.step[0].tile_q,
                              .tile_k = c.step[0].tile_k,
                              .threads = 3,
@@ -149,6 +152,8 @@ static void every_level(void **state)
         "softmax_bwd:f32,b1,hq3,hkv1,lq65,lk49,d16,softcap=2,bias=f32,mask,alibi,"
         "grad=q+k+v+bias",
         "softmax_bwd:f32,b1,hq1,hkv1,lq1,lk33,d8,causal,grad=q+k+v",
+        "softmax_bwd:f32,b2,hq4,hkv2,lq130,lk150,d16,causal,align=br,softcap=2,"
+        "dropout=0.3,grad=q+k+v",
     };
 
     (void)state;

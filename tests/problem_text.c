@@ -17,6 +17,8 @@ static void canonical_texts_come_back_as_they_are(void **state)
         "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk1,d256,window=0:0,scale=0,softcap=50,layout=any",
         "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk1,d8,scale=0.100000001",
         "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk1,d8,layout=8",
+        "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk1,d8,pages=4,dropout=0.5,lse",
+        "softmax_bwd:f32,b1,hq1,hkv1,lq1,lk1,d8,lens,dropout=1,grad=q",
         "softmax_bwd:f16,b1,hq32,hkv8,lq512,lk512,d128,causal,align=br,grad=q+k+v",
         "softmax_bwd:bf16,b2,hq4,hkv2,lq7,lk9,d40,dv24,softcap=50,bias=f16,mask,sinks,"
         "packed,"
@@ -45,7 +47,7 @@ static void fields_in_any_order_become_canonical(void **state)
           "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,causal" },
         { "defaults vanish",
           "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,dv8,align=tl,offset=0,window=-1:-1,"
-          "softcap=0,"
+          "softcap=0,dropout=0,"
           "layout=16",
           "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8" },
         { "one element of f32 is four bytes",
@@ -145,6 +147,8 @@ static void what_is_no_problem_is_named_with_its_position(void **state)
         /* the rules of the descriptor hold for texts too */
         { GOOD ",scale=nan", "scale = nan" },
         { GOOD ",softcap=-1", "softcap = -1" },
+        { GOOD ",dropout=2", "dropout = 2, want 0 .. 1" },
+        { GOOD ",dropout", "position 39: \"dropout\"" },
         { GOOD ",window=-2:0", "window_left = -2" },
         { "softmax_fwd:f32,b-1,hq1,hkv1,lq4,lk4,d8", "batch = -1" },
         { "softmax_fwd:f32,b1,hq3,hkv2,lq4,lk4,d8", "heads_q = 3" },

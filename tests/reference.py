@@ -81,9 +81,27 @@ class Broadcast:
         return self.values[at]
 
 
+def philox(counter, key):
+    """The four words of Philox4x32-10."""
+    c, (k0, k1) = list(counter), key
+    for _ in range(10):
+        a, b = 0xd2511f53 * c[0], 0xcd9e8d57 * c[2]
+        c = [b >> 32 ^ c[1] ^ k0, b & 0xffffffff, a >> 32 ^ c[3] ^ k1, a & 0xffffffff]
+        k0, k1 = k0 + 0x9e3779b9 & 0xffffffff, k1 + 0xbb67ae85 & 0xffffffff
+    return c
+
+
+def kept(p, seed, offset, head, i, j):
+    """What dropout multiplies a weight by; head counts over the batches."""
+    p = round_to('f32', p)
+    word = philox((j // 4, i, head, offset & 0xffffffff),
+                  (seed & 0xffffffff, seed >> 32 ^ offset >> 32))[j % 4]
+    return 1 / (1 - p) if word >= math.floor(p * 2 ** 32) else 0
+
+
 def attention(q, k, v, scale=None, causal=False, align='top-left', offset=0,
               window=(-1, -1), lens=None, softcap=0, bias=None, mask=None, alibi=None,
-              sinks=None, q_lens=None):
+              sinks=None, q_lens=None, dropout=0, seed=0, dropout_offset=0):
     """O, LSE and the largest |score| of each (batch, head). `alibi` is Broadcast to
     [B, H, 1, 1]; `offset` may be a list, one a batch; rows that are no query's are 0."""
     batch, hq, lq, d = q.size
@@ -121,6 +139,9 @@ def attention(q, k, v, scale=None, causal=False, align='top-left', offset=0,
                 m = max(s + sink, default=-math.inf)
                 e = [math.exp(x - m) for x in s]
                 total = math.fsum(e + [math.exp(x - m) for x in sink])
+                if dropout:
+                    e = [x * kept(dropout, seed, dropout_offset, b * hq + h, i, j)
+                         for x, j in zip(e, seen)]
                 rows = [v.row(b, h // group, j) for j in seen]
                 out += [math.fsum(w * r[c] for w, r in zip(e, rows)) / total if e else 0.0
                         for c in range(dv)]

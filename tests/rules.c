@@ -93,6 +93,9 @@ static void options(void **state)
     BREAK("scale = inf", d.use = ATTN_USE_SCALE; d.scale = INFINITY);
     BREAK("softcap = -1", d.use = ATTN_USE_SOFTCAP; d.softcap = -1);
     BREAK("softcap = nan", d.use = ATTN_USE_SOFTCAP; d.softcap = NAN);
+    BREAK("dropout = -0.5, want 0 .. 1", d.use = ATTN_USE_DROPOUT; d.dropout = -0.5f);
+    BREAK("dropout = 1.5", d.use = ATTN_USE_DROPOUT; d.dropout = 1.5f);
+    BREAK("dropout = nan", d.use = ATTN_USE_DROPOUT; d.dropout = NAN);
     BREAK("offsets beside align", d.use = ATTN_USE_OFFSETS | ATTN_USE_ALIGN;
           d.align = ATTN_ALIGN_BOTTOM_RIGHT);
     BREAK("offsets beside offset = 4", d.use = ATTN_USE_OFFSETS | ATTN_USE_OFFSET;
@@ -125,6 +128,8 @@ static void options(void **state)
     KEEP(d.use = ATTN_USE_GRAD; d.grad = ATTN_GRAD_K);
     KEEP(d.use = ATTN_USE_GRAD | ATTN_USE_LSE | ATTN_USE_BIAS | ATTN_USE_SINKS;
          d.type_bias = ATTN_F32; d.grad = ATTN_GRAD_BIAS | ATTN_GRAD_SINKS);
+    KEEP(d.use = ATTN_USE_DROPOUT; d.dropout = 0);
+    KEEP(d.use = ATTN_USE_DROPOUT; d.dropout = 1);
     KEEP(d.use = ATTN_USE_SCALE; d.scale = 0);
     KEEP(d.use = ATTN_USE_SCALE; d.scale = -3);
     KEEP(d.use = ATTN_USE_OFFSET; d.offset = INT32_MIN);
@@ -139,7 +144,8 @@ static void fields_that_are_not_in_use_are_not_read(void **state)
     (void)state;
     KEEP(d.scale = NAN; d.softcap = -1; d.window_left = -9; d.offset = INT64_MAX;
          d.align = (attn_align)77; d.type_bias = (attn_type)9; d.page_size = -1;
-         d.layout_q = (attn_layout)77; d.grad = 0xff00; d.layout_grad_q = (attn_layout)77);
+         d.layout_q = (attn_layout)77; d.grad = 0xff00; d.layout_grad_q = (attn_layout)77;
+         d.dropout = NAN);
     KEEP(d.use = ATTN_USE_LAYOUT; d.layout_grad_q = (attn_layout)77);
 }
 

@@ -46,6 +46,8 @@ class Arrays(Case):
             args += ['--' + name, name + '.npy']
         for name in ('variant', 'splits', 'page-size'):
             opts.pop(name, None)
+        if 'dropout-offset' in opts:
+            opts['dropout_offset'] = opts.pop('dropout-offset')
         if 'scale' in opts:
             opts['scale'] = round_to('f32', opts['scale'])
         return args, rounded, dict(opts, causal=causal, align=align or 'top-left',

@@ -91,6 +91,14 @@ class Features(Arrays):
             with self.subTest(splits=splits):
                 self.compare(*self.arrays(), files={}, reference={}, splits=splits)
 
+    def test_dropout(self):
+        for p in (0.1, 0.5):
+            self.both(f'dropout {p}', {}, {}, dropout=p)
+            self.both('seed', {}, {}, dropout=p, seed=0x123456789abcdef,
+                      **{'dropout-offset': 0x7000000003})
+        self.both('causal', {}, {}, dropout=0.3, seed=5, causal=True, align='bottom-right')
+        self.both('none', {}, {}, dropout=0)
+
     def test_everything(self):
         bias, b = self.terms((4, 1, 9))
         mask, m = self.mask((5, 9))

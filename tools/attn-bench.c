@@ -61,7 +61,7 @@ static const cli_option options[] = {
       .value = "NAME",
       .many = true,
       .about = "problems of a file, or of a built-in list: small, tiny, medium, gradients, "
-               "linear" },
+               "dropout, linear" },
     { .name = "csv", .key = OPT_CSV, .about = "print comma-separated values" },
     { .name = "peer",
       .key = OPT_PEER,

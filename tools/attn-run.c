@@ -19,6 +19,9 @@ enum {
     KEY_WINDOW,
     KEY_SCALE,
     KEY_SOFTCAP,
+    KEY_DROPOUT,
+    KEY_SEED,
+    KEY_DROPOUT_OFFSET,
     KEY_PAGE_SIZE,
     KEY_SPLITS,
     KEY_TYPE,
@@ -58,6 +61,9 @@ static const cli_option options[] = {
     OPTION("cu-k", KEY_FILES + RUN_CU_K, "CU.npy", "where packed keys begin [B + 1]"),
     OPTION("block-table", KEY_FILES + RUN_BLOCK_TABLE, "T.npy",
            "pages of each batch [B, N]"),
+    OPTION("dropout", KEY_DROPOUT, "P", "of the weights that are dropped, 0 .. 1"),
+    OPTION("seed", KEY_SEED, "S", "of dropout's random numbers; default 0"),
+    OPTION("dropout-offset", KEY_DROPOUT_OFFSET, "N", "of their counter; default 0"),
     OPTION("grad-out", KEY_GIVEN + RUN_GRAD_OUT, "DO.npy",
            "the gradient of the result, of its shape"),
     OPTION("grad-lse", KEY_GIVEN + RUN_GRAD_LSE, "DLSE.npy", "that of the LSE"),
@@ -75,14 +81,6 @@ static const cli_option options[] = {
     OPTION("allow", KEY_ALLOW, "WHAT", "what the result may give up for speed: tf32"),
     OPTION("explain", KEY_EXPLAIN, NULL, "print the plan; run only with an output"),
 #undef OPTION
-#define ABSENT(name_, value_, feature)                    \
-    {                                                     \
-        .name = name_, .value = value_, .absent = feature \
-    }
-    ABSENT("dropout", "P", "dropout"),
-    ABSENT("seed", "S", "dropout"),
-    ABSENT("dropout-offset", "N", "dropout"),
-#undef ABSENT
     { .name = NULL },
 };
 
@@ -197,6 +195,12 @@ static int take(void *to, int key, const char *value)
     case KEY_SOFTCAP:
         r->desc.use |= ATTN_USE_SOFTCAP;
         return take_float("--softcap", value, &r->desc.softcap);
+    case KEY_DROPOUT:
+        r->desc.use |= ATTN_USE_DROPOUT;
+        return take_float("--dropout", value, &r->desc.dropout);
+    case KEY_SEED: return cli_integer("--seed", value, 0, INT64_MAX, &r->seed);
+    case KEY_DROPOUT_OFFSET:
+        return cli_integer("--dropout-offset", value, 0, INT64_MAX, &r->dropout_offset);
     case KEY_ALLOW:
         r->desc.use |= ATTN_USE_ALLOW_TF32;
         return cli_word("--allow", value, allowed, &i);
@@ -273,6 +277,9 @@ static int check_request(const run_request *r)
         (r->causal == bottom_right || r->align == bottom_right))
         return cli_fail(CLI_BAD, "--offset counts from top-left; give it without "
                                  "bottom-right");
+    if ((r->seed >= 0 || r->dropout_offset >= 0) && !(r->desc.use & ATTN_USE_DROPOUT))
+        return cli_fail(CLI_BAD, "%s wants --dropout beside it",
+                        r->seed >= 0 ? "--seed" : "--dropout-offset");
     status = check_pages(r);
     return status == CLI_GO ? run_check_gradients(r) : status;
 }
@@ -402,7 +409,7 @@ static int run_on(const run_request *r, attn_ctx *ctx, run_arrays *a, cJSON *doc
 
 int main(int argc, char **argv)
 {
-    run_request r = { .causal = -1, .align = -1 };
+    run_request r = { .causal = -1, .align = -1, .seed = -1, .dropout_offset = -1 };
     run_arrays arrays = { .desc = { 0 } };
     cJSON *document = NULL;
     attn_ctx *ctx = NULL;

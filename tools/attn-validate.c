@@ -39,7 +39,7 @@ static const cli_option options[] = {
       .value = "NAME",
       .many = true,
       .about = "problems of a file, or of a built-in list: small, tiny, medium, "
-               "gradients, linear; "
+               "gradients, dropout, linear; "
                "default: all but tiny" },
     { .name = "seed",
       .key = OPT_SEED,

@@ -92,7 +92,7 @@ static int add_file(case_list *list, const char *path)
     if (!file)
         return cli_fail(CLI_BAD,
                         "%s: %s; want a file of problem texts, or small, tiny, medium, "
-                        "gradients, linear",
+                        "gradients, dropout, linear",
                         path, strerror(errno));
     for (int number = 1; status == CLI_GO && getline(&line, &room, file) >= 0; number++)
         status = add_line(list, line, path, number);

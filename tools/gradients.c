@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "dropout.h"
 #include "plain.h"
 #include "visible.h"
 
@@ -104,14 +105,15 @@ static void pair(const evaluation *x, int64_t b, int64_t h, int64_t i, int64_t j
     const int64_t kv = (b * d->heads_kv + h / (d->heads_q / d->heads_kv)) * d->len_kv + j;
     const float *q = in->q + n * dim, *k = in->k + kv * dim, *v = in->v + kv * dv;
     const double scale = (double)visible_scale(d), cap = cap_of(in, q, k);
+    const double kept = dropout_factor(in, b, h, i, j);
     double dp = 0, dp_size = 0, ds, ds_size;
 
     for (int64_t e = 0; in->grad_o && e < dv; e++) {
         const double g = (double)in->grad_o[n * dv + e];
 
-        dp += g * (double)v[e];
-        dp_size += fabs(g * (double)v[e]);
-        add(x, GRADIENT_V, kv * dv + e, p * g, p * g);
+        dp += kept * g * (double)v[e];
+        dp_size += fabs(kept * g * (double)v[e]);
+        add(x, GRADIENT_V, kv * dv + e, p * kept * g, p * kept * g);
     }
     ds = p * (dp - delta);
     ds_size = p * (dp_size + delta_size);

@@ -56,6 +56,8 @@ float round_to_type(attn_type type, float x)
     }
 }
 
+enum { STREAM_DROPOUT = 90 };
+
 static void *array(int64_t a, int64_t b, int64_t c, size_t bytes)
 {
     const int64_t n = a * b * c;
@@ -116,7 +118,10 @@ bool inputs_make(inputs *in, const attn_softmax_desc *desc, input_how how, uint6
 {
     const attn_softmax_desc *d = desc;
 
-    *in = (inputs){ .desc = *desc, .kind = how.kind };
+    *in = (inputs){ .desc = *desc,
+                    .kind = how.kind,
+                    .dropout_seed = random_bits(seed, STREAM_DROPOUT, 0),
+                    .dropout_offset = random_bits(seed, STREAM_DROPOUT, 1) };
     if (!inputs_allocate(in) || !inputs_make_lists(in, &how, seed)) {
         inputs_free(in);
         return false;
@@ -259,6 +264,8 @@ bool inputs_cut(inputs *out, const inputs *in, int64_t b, int64_t kvh)
     const int64_t v_head = d->len_kv * visible_dim_v(d);
 
     *out = (inputs){ .desc = *d, .kind = in->kind };
+    out->dropout_seed = in->dropout_seed;
+    out->dropout_offset = in->dropout_offset;
     out->desc.batch = out->desc.heads_kv = 1;
     out->desc.heads_q = group;
     if (!inputs_allocate(out) || !cut_lists(out, in, b) ||

@@ -50,6 +50,7 @@ typedef struct inputs {
     unsigned char *mask;
     float *alibi, *sinks;                                  /* [B or 1, Hq], [Hq]   */
     int64_t bias_size[4], mask_size[4], alibi_size[4];
+    uint64_t dropout_seed, dropout_offset;
     float *o, *lse;           /* backward: [B, Hq, Lq, Dv] and [B, Hq, Lq], as the  */
     float *grad_o, *grad_lse; /*   forward left them; their gradients. No o without
                                *   grad_o                                          */

@@ -72,6 +72,12 @@ static void softcap_negative(attn_softmax_desc *d)
     d->softcap = -1;
 }
 
+static void dropout_beyond(attn_softmax_desc *d)
+{
+    d->use |= ATTN_USE_DROPOUT;
+    d->dropout = 1.5f;
+}
+
 static void window_below(attn_softmax_desc *d)
 {
     d->use |= ATTN_USE_WINDOW;
@@ -139,6 +145,7 @@ static const struct {
     { "plan: an unknown use bit", unknown_use, NULL, ATTN_ERR_INVALID, "use" },
     { "plan: scale NaN", scale_nan, NULL, ATTN_ERR_INVALID, "scale" },
     { "plan: softcap -1", softcap_negative, NULL, ATTN_ERR_INVALID, "softcap" },
+    { "plan: dropout 1.5", dropout_beyond, NULL, ATTN_ERR_INVALID, "dropout" },
     { "plan: offset beside align=br", offset_and_align, NULL, ATTN_ERR_INVALID, "offset" },
     { "plan: a window of -2 keys to the left", window_below, NULL, ATTN_ERR_INVALID,
       "window_left" },

@@ -115,6 +115,8 @@ static attn_args arguments(const inputs *in, const attn_softmax_desc *d, const s
         .v = attn_tensor_bhld(s->v, ATTN_F32, b, hkv, d->len_kv, d->dim_v),
         .o = attn_tensor_bhld(s->o, ATTN_F32, b, hq, d->len_q, d->dim_v),
         .lse = attn_tensor_bhld(lse, ATTN_F32, b, hq, d->len_q, 1),
+        .dropout_seed = in->dropout_seed,
+        .dropout_offset = in->dropout_offset,
     };
 
     if (s->bias)

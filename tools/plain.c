@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "dropout.h"
 #include "visible.h"
 
 /* Larger numbers in a bias stand for "never": nothing of the score is left beside them,
@@ -71,9 +72,12 @@ void plain_evaluate(const inputs *in, int64_t b, int64_t h, int64_t i, double *w
     sum += exp(sink - m);
     out->lse = m + log(sum);
     out->sum = sum;
-    for (int64_t j = range.first; j < range.end; j++)
-        for (int64_t e = 0; e < dv && weights[j] > 0; e++) {
-            out->o[e] += weights[j] / sum * (double)v[j * dv + e];
-            out->terms[e] += weights[j] / sum * fabs((double)v[j * dv + e]);
+    for (int64_t j = range.first; j < range.end; j++) {
+        const double p = weights[j] / sum * dropout_factor(in, b, h, i, j);
+
+        for (int64_t e = 0; e < dv && p > 0; e++) {
+            out->o[e] += p * (double)v[j * dv + e];
+            out->terms[e] += p * fabs((double)v[j * dv + e]);
         }
+    }
 }

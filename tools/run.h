@@ -48,7 +48,9 @@ typedef struct run_request {
     int64_t repeat;           /* 0: not given                               */
     int64_t splits;           /* 0: not given                               */
     int causal, align;        /* an attn_align; -1: not given               */
-    attn_softmax_desc desc;   /* offset, window, scale, softcap, page size  */
+    attn_softmax_desc desc;   /* offset, window, scale, softcap, page size,
+                               * dropout                                    */
+    int64_t seed, dropout_offset; /* -1: not given                          */
 } run_request;
 
 /* One of q, k, v: its file, and its sizes in the order B, H, L, D. */
@@ -150,6 +152,7 @@ enum { RUN_TENSORS = RUN_INPUTS + 2 + RUN_GIVEN + RUN_GRADS + RUN_FILES };
 typedef struct run_job {
     problem problem;
     attn_options options;
+    uint64_t dropout_seed, dropout_offset;
     bool partial;             /* rows of the outputs may belong to nothing  */
     run_tensor tensor[RUN_TENSORS];
     int n;

@@ -234,7 +234,10 @@ static void make_views(const run_request *r, run_arrays *a)
     const int64_t *q = a->in[Q].size;
     const attn_tensor o = view(r, &a->out, d->type, q, d->dim_v);
 
-    *args = (attn_args){ .size = sizeof *args };
+    *args = (attn_args){ .size = sizeof *args,
+                         .dropout_seed = (uint64_t)(r->seed < 0 ? 0 : r->seed),
+                         .dropout_offset =
+                             (uint64_t)(r->dropout_offset < 0 ? 0 : r->dropout_offset) };
     args->q = view(r, &a->in[Q].array, d->type, q, d->dim_qk);
     args->k = view(r, &a->in[K].array, d->type, a->in[K].size, d->dim_qk);
     args->v = view(r, &a->in[V].array, d->type, a->in[V].size, d->dim_v);

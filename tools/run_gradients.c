@@ -200,6 +200,8 @@ void run_make_job(const run_request *r, run_arrays *a, run_job *job)
     *job =
         (run_job){ .problem = problem_of_softmax(backward ? &a->back : &a->desc),
                    .options = run_options(r, backward),
+                   .dropout_seed = args->dropout_seed,
+                   .dropout_offset = args->dropout_offset,
                    .partial = r->file[RUN_Q_LENS] || r->file[RUN_CU_Q] ||
                               (backward && (r->file[RUN_KV_LENS] || r->file[RUN_CU_K])) };
     memcpy(job->tensor, fixed, sizeof fixed);

@@ -147,7 +147,11 @@ static int summarise(run_times *times)
 
 int run_repeat(attn_ctx *ctx, const run_job *job, int64_t runs, run_times *times)
 {
-    session s = { .ctx = ctx, .job = job, .args = { .size = sizeof s.args } };
+    session s = { .ctx = ctx,
+                  .job = job,
+                  .args = { .size = sizeof s.args,
+                            .dropout_seed = job->dropout_seed,
+                            .dropout_offset = job->dropout_offset } };
     attn_status st = ATTN_OK;
     int status;
 

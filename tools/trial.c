@@ -45,7 +45,9 @@ static bool download(trial *t, int block, void *to)
 
 static void set_args(trial *t)
 {
-    t->args = (attn_args){ .size = sizeof t->args };
+    t->args = (attn_args){ .size = sizeof t->args,
+                           .dropout_seed = t->in->dropout_seed,
+                           .dropout_offset = t->in->dropout_offset };
     for (int i = 0; i < TRIAL_TENSORS; i++) {
         attn_tensor *to = trial_arg(&t->args, (trial_block)i);
 

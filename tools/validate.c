@@ -226,8 +226,8 @@ static bool check_alone(const session *s, const entry *e, const trial *whole, ch
     problem last;
     bool ok = false;
 
-    /* linear attention may cut sequences by the number of heads */
-    if (d->batch * d->heads_kv < 2 || !rows || is_linear(s))
+    /* linear attention may cut sequences by the number of heads; dropout tells heads apart */
+    if (d->batch * d->heads_kv < 2 || !rows || is_linear(s) || visible_dropout(d) > 0)
         return true;
     if (!inputs_cut(&cut, &s->in, d->batch - 1, d->heads_kv - 1)) {
         snprintf(what, cap, "the last head alone: no memory");

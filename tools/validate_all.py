@@ -28,7 +28,7 @@ CASES = ROOT / "tests" / "cases"
 # runs fast, fewer where it does not
 TINY, SMALL, MEDIUM, GRADIENTS, LINEAR = (
     ["--cases", str(CASES / f"{name}.txt")]
-    for name in ("tiny", "small", "medium", "gradients", "linear"))
+    for name in ("tiny", "small", "medium", "gradients", "dropout", "linear"))
 ONCE = ["--rounds", "1"]
 OPENCL = ["--device", "opencl:0"]
 

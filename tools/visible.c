@@ -21,6 +21,11 @@ float visible_softcap(const attn_softmax_desc *d)
     return d->use & ATTN_USE_SOFTCAP ? d->softcap : 0;
 }
 
+float visible_dropout(const attn_softmax_desc *d)
+{
+    return d->use & ATTN_USE_DROPOUT ? d->dropout : 0;
+}
+
 static int64_t between(int64_t x, int64_t least, int64_t most)
 {
     return x < least ? least : x > most ? most : x;

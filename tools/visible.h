@@ -14,9 +14,10 @@
 /* D or Dv as the problem means it: 0 in dim_v stands for D. */
 int64_t visible_dim_v(const attn_softmax_desc *d);
 
-/* The scale in force; the softcap, 0: none. */
+/* The scale in force; the softcap and the dropout, 0: none. */
 float visible_scale(const attn_softmax_desc *d);
 float visible_softcap(const attn_softmax_desc *d);
+float visible_dropout(const attn_softmax_desc *d);
 
 /* One batch, after clamping. */
 typedef struct visible_batch {

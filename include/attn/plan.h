@@ -54,6 +54,10 @@ typedef struct attn_options {
  *   block_table  i32 [B, blocks, 1, 1] page numbers. Without lens_kv each batch has
  *                blocks * page size keys, or Lk as planned if that is less
  *
+ * dropout_seed and dropout_offset are numbers of this call, read with ATTN_USE_DROPOUT: any
+ * numbers, and the same for the backward of a call. A program counts the offset up by one a
+ * call, or takes a new seed. They are read during the call: a captured execution keeps them.
+ *
  * The integers among them lie in the memory of the device and are read by the
  * kernels when they run: a captured or enqueued execution sees what is there then.
  * A value out of range is clamped, never followed out of a buffer; status, if given
@@ -116,6 +120,7 @@ typedef struct attn_args {
     attn_tensor decay, beta;
     attn_tensor grad_state_out, grad_z_out;
     attn_tensor grad_state_in, grad_z_in;
+    uint64_t dropout_seed, dropout_offset;  /* softmax attention              */
 } attn_args;
 
 /* What an execution had to clamp, in attn_args.status. */
@@ -198,7 +203,7 @@ ATTN_API attn_status attn_execute_timed(const attn_plan *plan, const attn_args *
  * returns when O (and LSE) are there.
  *
  *   desc       as for attn_plan_softmax(), without the bits that need tensors of
- *              their own (lengths, bias, mask, ...); layouts are taken from the
+ *              their own (lengths, bias, mask, ...) or dropout; layouts are taken from the
  *              arrays, and ATTN_USE_LSE from whether lse is given
  *   q k v o    contiguous [B, H, L, D] arrays in host memory of desc's type
  *   lse        f32 [B, Hq, Lq], or NULL

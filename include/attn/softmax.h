@@ -24,6 +24,9 @@ extern "C" {
  *     O_i   = sum_j exp(s_ij - m_i) v_j / l_i        [B, Hq, Lq, Dv]
  *     LSE_i = m_i + ln(l_i)                          [B, Hq, Lq], natural log
  *
+ * With dropout p a weight exp(s_ij - m_i) / l_i of O is dropped, or divided by 1 - p
+ * where it is kept; LSE and l_i are those without it (below).
+ *
  * Q is [B, Hq, Lq, D], K [B, Hkv, Lk, D], V [B, Hkv, Lk, Dv]. Query head h
  * reads key/value head h / (Hq / Hkv).
  *
@@ -69,6 +72,17 @@ extern "C" {
  * Pages. K and V are [pages, Hkv, page size, D]; key j of batch b is row j % page
  * size of page block_table[b, j / page size].
  *
+ * Dropout. Philox4x32-10 gives the four words of keys 4n .. 4n + 3 of query i of head h
+ * and batch b from a counter and a key:
+ *
+ *     counter  n, i, b * Hq + h, lower half of dropout_offset       32 bits each
+ *     key      lower half of dropout_seed, its upper half xor that of dropout_offset
+ *
+ * and key j is kept where its word >= floor(p * 2^32). Seed and offset come with each call
+ * (attn_args): the backward gets those of its forward. i and j count from the first of
+ * their batch, so that neither strides, packing nor the variant change what is kept, but a
+ * head by itself is head 0 of batch 0. p = 0 is no dropout, p = 1 gives O = 0.
+ *
  * Scores, maxima, sums and products with V are kept in f32 for every type, and of f32
  * in its full accuracy unless ATTN_USE_ALLOW_TF32 is given; the
  * running maximum starts at -inf, so any finite number is an ordinary number; a score
@@ -78,7 +92,8 @@ extern "C" {
  * bits on the same device, and a row gives the same bits alone or in a batch.
  *
  * Method: M. Milakov and N. Gimelshein, "Online normalizer calculation for
- * softmax" (2018); T. Dao, "FlashAttention-2" (2023). */
+ * softmax" (2018); T. Dao, "FlashAttention-2" (2023); J. Salmon, M. Moraes, R. Dror and
+ * D. Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011). */
 
 /* The same backward, with ATTN_USE_GRAD: a problem, and a plan, of its own. Given are
  * Q, K, V and all that the forward had beside them, its results O and LSE, and the
@@ -90,6 +105,8 @@ extern "C" {
  *     dP_ij   = <dO_i, v_j>
  *     dS_ij   = P_ij (dP_ij - delta_i)
  *     dV_j    = sum_i P_ij dO_i                          [B, Hkv, Lk, Dv]
+ *               with dropout 0 where it dropped; elsewhere dP_ij, and P_ij in
+ *               dV_j, are divided by 1 - p
  *     dBias   = dS, summed over its broadcast dimensions as the bias was given
  *     dS_ij   = dS_ij * (1 - tanh^2(scale <q_i, k_j> / softcap))     if softcap > 0
  *     dQ_i    = scale * sum_j dS_ij k_j                  [B, Hq, Lq, D]
@@ -141,6 +158,8 @@ extern "C" {
                                        a relative error of about 1e-3. A
                                        permission, not a wish; 16-bit types have
                                        nothing of it                          */
+#define ATTN_USE_DROPOUT (1u << 20) /* dropout; attn_args.dropout_seed and
+                                       dropout_offset are read                */
 
 /* Which gradients a backward problem may be asked for. ABI: append only. */
 #define ATTN_GRAD_Q     (1u << 0)
@@ -192,6 +211,7 @@ typedef struct attn_softmax_desc {
     attn_layout layout_grad_q;
     attn_layout layout_grad_k;
     attn_layout layout_grad_v;
+    float dropout;        /* 0 .. 1: of the weights, that are dropped; 0: off  */
 } attn_softmax_desc;
 
 /* Checks every rule of the descriptor. ATTN_OK, or ATTN_ERR_INVALID with a

@@ -27,7 +27,7 @@ extern "C" {
  *     of softmax also, after causal, "align=" ( "br" | "tl" ) | "offset=" n | "offsets"
  *             | "window=" left ":" right; after scale "softcap=" x | "bias=" type
  *             | "mask" | "alibi" | "sinks" | "qlens"; after lens "packed" | "packed=q"
- *             | "packed=k" | "pages=" n | "lse"
+ *             | "packed=k" | "pages=" n | "dropout=" p | "lse"
  *     of linear also, after scale, "phi=" ( "elu1" | "relu" | "identity" ) | "normalize"
  *             | "eps=" x | "rule=" ( "gated" | "delta" | "gated_delta" | "linear" )
  *             | "decay=" type | "beta=" type, as the rule has them; after lens "state"

@@ -315,6 +315,7 @@ attn_call attn_call_of(const attn_problem *p, attn_args *args, const attn_extent
         .offset = p->offset,
         .scale = p->scale,
         .softcap = p->softcap,
+        .dropout = p->dropout,
         .left = ATTN_STEP_UNBOUNDED,
         .right = ATTN_STEP_UNBOUNDED,
     };

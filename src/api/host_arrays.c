@@ -84,6 +84,9 @@ static attn_status plain_args(const char *other, const attn_softmax_desc *desc,
             return attn_fail(ATTN_ERR_INVALID, "use has %s, which needs %s()",
                              attn_use_name(ATTN_OP_SOFTMAX, attn_arg_list[i].feature),
                              other);
+    if (features_of(d) & ATTN_FEAT_DROPOUT)
+        return attn_fail(ATTN_ERR_INVALID, "use has %s, which needs %s()",
+                         attn_use_name(ATTN_OP_SOFTMAX, ATTN_FEAT_DROPOUT), other);
     d->dim_v = d->dim_v ? d->dim_v : d->dim_qk;
     /* inputs are never written: the tensor descriptor has no const of its own */
     *args = (attn_args){

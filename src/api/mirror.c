@@ -205,7 +205,9 @@ static bool writes_nothing(const attn_problem *p, attn_args *args)
 static attn_status run_mirrored(attn_ctx *ctx, attn_problem *p, const attn_options *options,
                                 attn_args *host)
 {
-    attn_args device = { .size = sizeof device };
+    attn_args device = { .size = sizeof device,
+                         .dropout_seed = host->dropout_seed,
+                         .dropout_offset = host->dropout_offset };
     /* then rows that belong to no query come back as they were */
     const bool partial = p->features & (ATTN_FEAT_LENS_Q | ATTN_FEAT_PACKED_Q) ||
                          (p->pass == ATTN_PASS_BWD &&

@@ -185,6 +185,8 @@ static attn_status make(trial *t)
     t->extent = (attn_extent){
         .len_q = p->lq, .len_kv = p->lk, .tokens_q = p->lq, .tokens_k = p->lk
     };
+    t->args.dropout_seed = UINT64_C(0x243f6a8885a308d3);
+    t->args.dropout_offset = UINT64_C(0x13198a2e03707344);
     if (p->page_size)
         t->extent.pages = attn_ceil_div(p->lk, p->page_size);
     for (int k = 0; k < ATTN_ARGS && st == ATTN_OK; k++)

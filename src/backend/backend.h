@@ -44,6 +44,7 @@ typedef struct attn_call {
     int64_t left, right;      /* key j visible to query i when i + offset - left */
     float scale;              /*   <= j <= i + offset + right; or UNBOUNDED    */
     float softcap;
+    float dropout;            /* 0: none; seed and offset are in `args`        */
     attn_phi phi;             /* linear attention, as all below                */
     attn_rule rule;
     bool causal, normalize;

@@ -15,6 +15,7 @@
 #define ATTN_HOST_BACK_H
 
 #include "host/address.h"
+#include "host/drop.h"
 #include "host/panel.h"
 #include "host/panel_score.h"
 #include "host/row.h"
@@ -66,6 +67,7 @@ typedef struct back {
     int64_t b, h, kvh;
     attn_sequence x;         /* of the batch                                  */
     attn_terms terms;
+    attn_dropout drop;
     int64_t first;           /* of what it owns, and how many                 */
     int n;
     int64_t d8, dv8, rows;   /* rounded up to whole blocks of 8               */
@@ -73,6 +75,7 @@ typedef struct back {
     float *panels, *rows_a, *rows_b, *row_lse, *row_delta, *taken;
     int64_t taken_step;
     vf *p, *ds, *cap;        /* [rows][vectors] of one panel                  */
+    vf *kept;                /* likewise: factors of dropout; NULL: none      */
     double *sums;            /* [rows][panel], for biases                     */
     panel_run *live;
 } back;
@@ -111,6 +114,10 @@ static inline back back_make(const attn_host_softmax *s, bool keys, float *scrat
     u.ds = (vf *)(void *)((float *)u.p + u.rows * BACK_PANEL);
     u.cap = (vf *)(void *)((float *)u.ds + u.rows * BACK_PANEL);
     u.sums = (double *)(void *)((float *)u.cap + u.rows * BACK_PANEL);
+    if (s->dropout > 0) {
+        u.kept = (vf *)(void *)u.sums;
+        u.sums = (double *)(void *)((float *)u.kept + u.rows * BACK_PANEL);
+    }
     u.rows_a = (float *)(u.sums + u.rows * BACK_PANEL);
     u.rows_b = u.rows_a + u.rows * u.a_step;
     u.row_lse = u.rows_b + u.rows * u.b_step;
@@ -133,6 +140,8 @@ static inline void back_head(back *u, int64_t h)
     u->kvh = h / (u->s->heads_q / u->s->heads_kv);
     if (attn_host_terms(u->s))
         u->terms = attn_terms_of(u->s, &u->x, u->b, h);
+    if (u->kept)
+        u->drop = attn_host_dropout(u->s, u->b, h);
 }
 
 /* What a unit owns from `first` on: a tile, or what is left of it. */
@@ -334,7 +343,20 @@ static inline bool back_score_keys(const back *u, const back_panel *p, int64_t f
     return vi_any(hidden);
 }
 
-/* P and dS (before the cap) of panel p and n rows from `first` on, the first of which is
+/* The factors of dropout of panel p and n rows from `first` on, to u->kept; takes dP by
+ * them. */
+static inline void back_drop(const back *u, const back_panel *p,
+                                                int64_t first, int n)
+{
+    if (u->keys)
+        drop_keys(u->kept, &u->drop, p->first, first, n, p->vectors);
+    else
+        drop_queries(u->kept, &u->drop, p->first, first, n, p->vectors);
+    for (int x = 0; x < n * p->vectors; x++)
+        u->ds[x] = vf_keep(u->kept[x] != 0.0f, u->ds[x] * u->kept[x]);
+}
+
+/* P (before dropout) and dS (before the cap) of panel p and n rows from `first` on, the first of which is
  * row `at` of those that were taken. Returns how many runs of rows, in u->live, weigh
  * something. */
 static inline int back_pairs(const back *u, const back_panel *p, int64_t first, int n, int at)
@@ -349,6 +371,8 @@ static inline int back_pairs(const back *u, const back_panel *p, int64_t first, 
         back_dots[v](u->ds, u->rows_b + at * u->b_step, u->b_step, n, p->b, s->dim_v, 1);
     else
         memset(u->ds, 0, (size_t)(n * p->vectors) * sizeof *u->ds);
+    if (u->kept)
+        back_drop(u, p, first, n);
     if (s->softcap > 0)
         back_softcap(u, n * p->vectors);
     hidden = u->keys ? back_score_keys(u, p, first, n) : back_score_queries(u, p, first, n);

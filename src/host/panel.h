@@ -40,6 +40,7 @@ typedef struct panel_keys {
     float softcap;   /* 0: off                                             */
     bool edge;       /* true: lane x sees key j where low <= j - x <= high */
     int low, high;
+    const struct attn_dropout *drop; /* of the weights; NULL: none         */
     const struct attn_terms *terms; /* what is added; NULL: nothing        */
     float *taken;    /* scratch for them, [lanes][taken_step]              */
     int64_t taken_step;

@@ -110,6 +110,8 @@ static void NAME(panel_fold)(const panel *p, const panel_keys *t, vf *s, int64_t
         runs = panel_live(t->live, s, t, VECTORS);
         live = t->live;
     }
+    if (t->drop)
+        panel_drop(s, t, p);
     for (int64_t d = 0; t->v && d < dim_v; d += ROWS)
         NAME(value)(p->o + d * VECTORS, s, live, runs, t->v + d / VB * t->block, t->block,
                     alpha);

@@ -4,6 +4,7 @@
 #ifndef ATTN_HOST_PANEL_SCORE_H
 #define ATTN_HOST_PANEL_SCORE_H
 
+#include "host/drop.h"
 #include "host/panel.h"
 #include "host/terms.h"
 
@@ -77,6 +78,24 @@ static inline bool panel_score(vf *s, const panel_keys *t, const panel *p)
     if (t->edge)
         panel_score_hide(s, t, p);
     return hidden;
+}
+
+/* Drops weights w[n][vectors] of a panel of queries. */
+static inline void panel_drop(vf *w, const panel_keys *t, const panel *p)
+{
+    enum { SHARE = 32 }; /* keys at once, a multiple of 4 */
+    vf factor[SHARE * NV];
+
+    for (int64_t j = t->first, next; j < t->first + t->n; j = next) {
+        vf *const at = w + (j - t->first) * p->vectors;
+        int n;
+
+        next = attn_min(attn_round_down(j, SHARE) + SHARE, t->first + t->n);
+        n = (int)(next - j);
+        drop_queries(factor, t->drop, p->first, j, n, p->vectors);
+        for (int x = 0; x < n * p->vectors; x++)
+            at[x] = vf_keep(factor[x] != 0.0f, at[x] * factor[x]);
+    }
 }
 
 /* The runs of keys that weigh something for a query of the panel; returns how many. */

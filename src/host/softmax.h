@@ -31,6 +31,7 @@ typedef struct attn_host_softmax {
     int64_t offset;          /* position of query 0 otherwise                 */
     int64_t left, right;     /* key j visible: i+offset-left <= j <= i+offset+right */
     float scale, softcap;    /* softcap 0: off                                */
+    float dropout;           /* 0: off; seed and offset are in t              */
     int64_t tile_q, tile_k;  /* queries and keys of a tile                    */
     int64_t piece;           /* keys of a piece of the split; 0: not split    */
     int64_t round;           /* split: blocks of tile_q rows at once          */

@@ -20,6 +20,7 @@
 #endif
 
 #include "host/address.h"
+#include "host/dropout.h"
 #include "host/element.h"
 #include "host/score.h"
 
@@ -29,6 +30,7 @@ typedef struct head {
     attn_sequence x;
     int64_t b, h, kvh;
     double slope;
+    attn_dropout dropout;
 } head;
 
 static head head_of(const attn_host_softmax *s, int64_t b, int64_t h)
@@ -38,7 +40,8 @@ static head head_of(const attn_host_softmax *s, int64_t b, int64_t h)
                    .b = b,
                    .h = h,
                    .kvh = h / (s->heads_q / s->heads_kv),
-                   .slope = (double)attn_host_slope(s, b, h) };
+                   .slope = (double)attn_host_slope(s, b, h),
+                   .dropout = attn_host_dropout(s, b, h) };
 }
 
 static bool is_there(const attn_tensor *t)
@@ -86,9 +89,10 @@ static void store_row(const attn_tensor *t, int64_t at, double factor, const dou
         attn_element_store(t, at + d * t->stride[3], factor * sum[d]);
 }
 
-/* A pair: its weight, and the gradients of the score with its terms, and under the cap. */
+/* A pair: its weight, that weight after dropout, and the gradients of the score with its
+ * terms, and under the cap. */
 typedef struct pair {
-    double p, ds, ds_inner;
+    double p, kept, ds, ds_inner;
 } pair;
 
 /* s_ij, or -Inf: hidden, whatever the rows hold. *slope_of_cap: the cap's derivative. */
@@ -124,7 +128,7 @@ static pair pair_of(const head *x, int64_t i, int64_t j)
     const attn_host_softmax *s = x->s;
     const double lse = attn_element_load(
         &s->t.lse, attn_host_query_at(s, &s->t.lse, &x->x, x->b, x->h, i));
-    double cap, value, dp = 0;
+    double cap, value, factor = 1, dp = 0;
     pair out = { 0 };
 
     if (lse == -INFINITY || (value = score(x, i, j, &cap)) == -INFINITY)
@@ -132,8 +136,12 @@ static pair pair_of(const head *x, int64_t i, int64_t j)
     out.p = value > lse ? 1 : exp(value - lse);
     if (out.p == 0)
         return out;
-    if (is_there(&s->t.grad_o))
-        dp = dot(&s->t.grad_o, attn_host_query_at(s, &s->t.grad_o, &x->x, x->b, x->h, i),
+    if (s->dropout > 0)
+        factor = attn_host_kept(&x->dropout, i, j);
+    out.kept = out.p * factor;
+    if (factor != 0 && is_there(&s->t.grad_o))
+        dp = factor *
+             dot(&s->t.grad_o, attn_host_query_at(s, &s->t.grad_o, &x->x, x->b, x->h, i),
                  &s->t.v, attn_host_key_at(s, &s->t.v, &x->x, x->b, x->kvh, j), s->dim_v);
     out.ds = out.p * (dp - deltas(s)[(x->b * s->heads_q + x->h) * s->len_q + i]);
     out.ds_inner = out.ds * cap;
@@ -196,8 +204,8 @@ static void grad_kv(const attn_host_softmax *s, int64_t b, int64_t kvh, int64_t 
                 continue;
             add_row(dk, ij.ds_inner, &s->t.q, attn_host_query_at(s, &s->t.q, &x, b, h, i),
                     s->dim_qk);
-            if (is_there(&s->t.grad_o))
-                add_row(dv, ij.p, &s->t.grad_o,
+            if (ij.kept != 0 && is_there(&s->t.grad_o))
+                add_row(dv, ij.kept, &s->t.grad_o,
                         attn_host_query_at(s, &s->t.grad_o, &x, b, h, i), s->dim_v);
         }
     }

@@ -138,6 +138,8 @@ static void add_rows(const back *u, const back_panel *p, int64_t first, int n, i
     const attn_args *t = &u->s->t;
     const int v = p->vectors - 1, runs = back_pairs(u, p, first, n, at);
 
+    for (int x = 0; u->kept && u->keys && x < n * p->vectors; x++)
+        u->p[x] *= u->kept[x];
     if (u->keys && back_is_there(&t->grad_v) && back_is_there(&t->grad_o))
         back_sums[v](p->db, u->p, u->live, runs, u->rows_b + at * u->b_step, u->b_step,
                      u->s->dim_v);
@@ -146,7 +148,7 @@ static void add_rows(const back *u, const back_panel *p, int64_t first, int n, i
     if (u->keys && !back_is_there(&t->grad_k))
         return;
     for (int x = 0; u->s->softcap > 0 && x < n * p->vectors; x++)
-        u->ds[x] = vf_keep(u->p[x] != 0.0f, u->ds[x] * u->cap[x]);
+        u->ds[x] = vf_keep(u->ds[x] != 0.0f, u->ds[x] * u->cap[x]);
     back_sums[v](p->da, u->ds, u->live, runs, u->rows_a + at * u->a_step, u->a_step,
                  u->s->dim_qk);
 }

@@ -14,6 +14,7 @@
 #include <math.h>
 
 #include "host/address.h"
+#include "host/dropout.h"
 #include "host/element.h"
 #include "host/score.h"
 
@@ -28,6 +29,7 @@ typedef struct row {
     int64_t q;       /* its first element      */
     attn_range keys; /* that it may see        */
     double slope, m, l;
+    attn_dropout dropout;
 } row;
 
 /* s_ij; -Inf: hidden, whatever the key's row holds. */
@@ -71,6 +73,8 @@ static void sum_values(const row *r, int64_t e0, int64_t n)
 
     for (int64_t j = r->keys.first; j < r->keys.end; j++) {
         double w = weight(r, score(r, j)), p = w != 0 ? w / r->l : 0;
+        if (s->dropout > 0)
+            p *= attn_host_kept(&r->dropout, r->i, j);
         int64_t at = attn_host_key_at(s, v, r->x, r->b, r->kvh, j) + e0 * v->stride[3];
         for (int64_t e = 0; p != 0 && e < n; e++)
             sum[e] += p * attn_element_load(v, at + e * v->stride[3]);
@@ -92,7 +96,8 @@ static void query(const attn_host_softmax *s, int64_t b, int64_t h, int64_t i)
               .q = attn_host_query_at(s, &s->t.q, &x, b, h, i),
               .keys = attn_host_range(s, &x, i, 1),
               .slope = attn_host_slope(s, b, h),
-              .m = sink };
+              .m = sink,
+              .dropout = attn_host_dropout(s, b, h) };
 
     if (i >= x.queries)
         return;

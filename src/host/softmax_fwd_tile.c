@@ -41,6 +41,7 @@
 #endif
 
 #include "host/address.h"
+#include "host/drop.h"
 #include "host/level.h"
 #include "host/panel.h"
 #include "host/panel_score.h"
@@ -80,6 +81,7 @@ typedef struct unit {
     int64_t taken_step;
     panel_run *live;
     attn_terms terms;
+    attn_dropout drop;
 } unit;
 
 /* Floats of a panel for one query. */
@@ -116,6 +118,8 @@ static unit unit_make(const attn_host_softmax *s, int64_t n, float *scratch)
     u.live = (panel_run *)(u.taken + PANEL * u.taken_step);
     if (attn_host_terms(s))
         u.terms = attn_terms_of(s, &u.x, b, h);
+    if (s->dropout > 0)
+        u.drop = attn_host_dropout(s, b, h);
     return u;
 }
 
@@ -296,6 +300,7 @@ static void fold(const unit *u, const panel *p, int64_t first, int64_t end, int6
         /* Beyond +-2^24 rows there is no edge within the tile. */
         .low = (int)attn_max(position - s->left - first, -(1 << 24)),
         .high = (int)attn_min(position + s->right - first, 1 << 24),
+        .drop = s->dropout > 0 ? &u->drop : NULL,
         .terms = attn_host_terms(s) ? &u->terms : NULL,
         .taken = u->taken,
         .taken_step = u->taken_step,

@@ -149,7 +149,8 @@ enum {
     ATTN_READS_GRAD_O = 1 << 14,
     ATTN_READS_GRAD_Q = 1 << 15,
     ATTN_READS_GRAD_K = 1 << 16,
-    ATTN_READS_GRAD_V = 1 << 17
+    ATTN_READS_GRAD_V = 1 << 17,
+    ATTN_READS_DROPOUT = 1 << 18     /* of variants that know it                   */
 };
 
 /* Adds the defines for what it reads: sizes, type, features, layouts. */

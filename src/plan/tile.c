@@ -92,6 +92,7 @@ void attn_step_softmax(attn_step *step, const attn_problem *p, unsigned reads)
         { "FEAT_ALIBI", ATTN_READS_TERMS, HAS(ALIBI) },
         { "FEAT_SINKS", ATTN_READS_SINKS, HAS(SINKS) },
         { "FEAT_LSE", ATTN_READS_LSE, HAS(LSE) },
+        { "FEAT_DROPOUT", ATTN_READS_DROPOUT, HAS(DROPOUT) },
         { "BIAS_TYPE", ATTN_READS_TERMS, p->type_bias ? p->type_bias - ATTN_F32 : 0 },
         { "CONTIG_Q", ATTN_READS_Q, p->layout[ATTN_TENSOR_Q] != ATTN_LAYOUT_ANY },
         { "CONTIG_K", ATTN_READS_K, p->layout[ATTN_TENSOR_K] != ATTN_LAYOUT_ANY },

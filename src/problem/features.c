@@ -33,6 +33,7 @@ const char *attn_use_name(attn_op op, uint32_t features)
         NAME(PACKED_Q),
         NAME(PACKED_K),
         NAME(PAGES),
+        NAME(DROPOUT),
 #undef NAME
 #define NAME(name) { ATTN_OP_LINEAR, ATTN_FEAT_##name, "ATTN_LINEAR_" #name }
         NAME(LENS_KV),

@@ -34,6 +34,7 @@ typedef enum attn_pass { ATTN_PASS_FWD = 0, ATTN_PASS_BWD = 1 } attn_pass;
     X(PACKED_Q, "packed=q")      \
     X(PACKED_K, "packed=k")      \
     X(PAGES, "pages")            \
+    X(DROPOUT, "dropout")        \
     X(LSE, "lse")                \
     X(NORMALIZE, "normalize")    \
     X(DECAY, "decay")            \
@@ -65,7 +66,8 @@ enum {
                         ATTN_FEAT_SINKS | ATTN_FEAT_LENS_Q | ATTN_FEAT_LENS_KV |
                         ATTN_FEAT_PACKED_Q | ATTN_FEAT_PACKED_K | ATTN_FEAT_PAGES |
                         ATTN_FEAT_LSE,
-    /* of the backward pass likewise; its problems have ATTN_FEAT_LSE always */
+    /* of the backward pass likewise; its problems have ATTN_FEAT_LSE always. ATTN_FEAT_DROPOUT
+     * is in neither: few variants know it yet */
     ATTN_FEATURES_BWD = ATTN_FEATURES_ALL & ~ATTN_FEAT_PAGES,
     ATTN_FEATURES_TERMS = ATTN_FEAT_BIAS | ATTN_FEAT_MASK | ATTN_FEAT_ALIBI,
     /* of linear attention but for its rules; backward problems that are normalised have
@@ -102,6 +104,7 @@ typedef struct attn_problem {
     float softcap;                         /* 0: off                          */
     attn_type type_bias;                   /* NONE: there is no bias          */
     int64_t page_size;                     /* 0: no pages                     */
+    float dropout;                         /* 0: off                          */
     int32_t scale_given;                   /* text prints it                  */
     int32_t allow_tf32;                    /* f32 only                        */
     uint32_t grad;                         /* ATTN_GRAD_ bits; 0: forward     */

@@ -21,7 +21,8 @@ enum {
                 ATTN_USE_SCALE | ATTN_USE_LENS_KV | ATTN_USE_LSE | ATTN_USE_LAYOUT |
                 ATTN_USE_SOFTCAP | ATTN_USE_BIAS | ATTN_USE_MASK | ATTN_USE_ALIBI |
                 ATTN_USE_SINKS | ATTN_USE_LENS_Q | ATTN_USE_OFFSETS | ATTN_USE_PACKED_Q |
-                ATTN_USE_PACKED_K | ATTN_USE_PAGES | ATTN_USE_GRAD | ATTN_USE_ALLOW_TF32,
+                ATTN_USE_PACKED_K | ATTN_USE_PAGES | ATTN_USE_GRAD | ATTN_USE_ALLOW_TF32 |
+                ATTN_USE_DROPOUT,
     KNOWN_GRAD = ATTN_GRAD_Q | ATTN_GRAD_K | ATTN_GRAD_V | ATTN_GRAD_BIAS | ATTN_GRAD_SINKS
 };
 
@@ -103,6 +104,9 @@ static attn_status check_optional(const attn_softmax_desc *d)
     }
     if (d->use & ATTN_USE_GRAD && (st = check_grad(d)) != ATTN_OK)
         return st;
+    if (d->use & ATTN_USE_DROPOUT)
+        RULE(d->dropout >= 0 && d->dropout <= 1, "dropout = %g, want 0 .. 1",
+             (double)d->dropout);
     return d->use & ATTN_USE_LAYOUT ? check_layouts(d) : ATTN_OK;
 }
 
@@ -162,10 +166,9 @@ static const struct {
 static const struct {
     uint32_t feature, use;
 } decided[] = {
-    { ATTN_FEAT_ALIGN_BR, ATTN_USE_ALIGN },
-    { ATTN_FEAT_OFFSET, ATTN_USE_OFFSET },
-    { ATTN_FEAT_WINDOW, ATTN_USE_WINDOW },
-    { ATTN_FEAT_SOFTCAP, ATTN_USE_SOFTCAP },
+    { ATTN_FEAT_ALIGN_BR, ATTN_USE_ALIGN },  { ATTN_FEAT_OFFSET, ATTN_USE_OFFSET },
+    { ATTN_FEAT_WINDOW, ATTN_USE_WINDOW },   { ATTN_FEAT_SOFTCAP, ATTN_USE_SOFTCAP },
+    { ATTN_FEAT_DROPOUT, ATTN_USE_DROPOUT },
 };
 
 void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *d)
@@ -197,6 +200,10 @@ void attn_problem_from_softmax(attn_problem *p, const attn_softmax_desc *d)
     if ((d->use & ATTN_USE_SOFTCAP) && d->softcap > 0) {
         p->features |= ATTN_FEAT_SOFTCAP;
         p->softcap = d->softcap;
+    }
+    if ((d->use & ATTN_USE_DROPOUT) && d->dropout > 0) {
+        p->features |= ATTN_FEAT_DROPOUT;
+        p->dropout = d->dropout;
     }
     if (d->use & ATTN_USE_BIAS)
         p->type_bias = d->type_bias;
@@ -240,6 +247,7 @@ void attn_problem_to_softmax(const attn_problem *p, attn_softmax_desc *d)
         .layout_grad_q = p->layout[ATTN_TENSOR_GRAD_Q],
         .layout_grad_k = p->layout[ATTN_TENSOR_GRAD_K],
         .layout_grad_v = p->layout[ATTN_TENSOR_GRAD_V],
+        .dropout = p->dropout,
     };
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         if (p->features & same[i].feature)

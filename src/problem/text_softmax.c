@@ -37,6 +37,8 @@ void attn_text_softmax_fields(const attn_problem *p, attn_text *text)
     attn_text_flags(p, flags, sizeof flags / sizeof flags[0], text);
     if (p->features & ATTN_FEAT_PAGES)
         attn_text_add(text, ",pages=%lld", (long long)p->page_size);
+    if (p->features & ATTN_FEAT_DROPOUT)
+        attn_text_float(text, "dropout", p->dropout);
     if (p->features & ATTN_FEAT_LSE && p->pass == ATTN_PASS_FWD)
         attn_text_add(text, ",lse");
 }
@@ -80,6 +82,7 @@ static const attn_text_field fields[] = {
     TEXT_FLAG("packed=q", ATTN_USE_PACKED_Q),
     TEXT_FLAG("packed=k", ATTN_USE_PACKED_K),
     TEXT_VALUE("pages=", INTEGER, AT(page_size), ATTN_USE_PAGES, "pages=INTEGER", NULL),
+    TEXT_VALUE("dropout=", NUMBER, AT(dropout), ATTN_USE_DROPOUT, "dropout=NUMBER", NULL),
     TEXT_FLAG("lse", ATTN_USE_LSE),
     TEXT_VALUE("grad=", GRAD, 0, ATTN_USE_GRAD,
                "grad= and q, k, v, bias, sinks with + between, each once", NULL),

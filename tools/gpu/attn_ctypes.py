@@ -30,7 +30,8 @@ class Desc(ctypes.Structure):
                 + [("softcap", ctypes.c_float), ("type_bias", ctypes.c_int),
                    ("page_size", ctypes.c_int64), ("grad", ctypes.c_uint32)]
                 + [(name, ctypes.c_int) for name in (
-                    "layout_grad_o", "layout_grad_q", "layout_grad_k", "layout_grad_v")])
+                    "layout_grad_o", "layout_grad_q", "layout_grad_k", "layout_grad_v")]
+                + [("dropout", ctypes.c_float)])
 
 
 class Options(ctypes.Structure):
@@ -47,7 +48,8 @@ class Args(ctypes.Structure):
                     "block_table", "status", "grad_o", "grad_lse", "grad_q", "grad_k",
                     "grad_v", "grad_bias", "grad_sinks", "state_in", "z_in", "state_out",
                     "z_out", "den", "decay", "beta", "grad_state_out", "grad_z_out",
-                    "grad_state_in", "grad_z_in")])
+                    "grad_state_in", "grad_z_in")]
+                + [(name, ctypes.c_uint64) for name in ("dropout_seed", "dropout_offset")])
 
 
 def tensor(address, type_, sizes, strides):
@@ -172,11 +174,12 @@ def _plain_rows(q, k, v, length, dim):
 def self_check(lib):
     """Runs a small problem on host arrays through every struct, and compares layouts."""
     desc = lib.parse("softmax_fwd:f16,b2,hq12,hkv3,lq5,lk7,d72,dv80,align=tl,offset=9,"
-                     "window=11:13,scale=0.5,softcap=25,bias=bf16,pages=16,lse,"
-                     "layout=4:8:16:2")
+                     "window=11:13,scale=0.5,softcap=25,bias=bf16,pages=16,"
+                     "dropout=0.5,lse,layout=4:8:16:2")
     want = {"type": F16, "batch": 2, "heads_q": 12, "heads_kv": 3, "len_q": 5, "len_kv": 7,
             "dim_qk": 72, "dim_v": 80, "offset": 9, "window_left": 11, "window_right": 13,
             "scale": 0.5, "softcap": 25, "type_bias": BF16, "page_size": 16,
+            "dropout": 0.5,
             "layout_q": 2, "layout_k": 1, "layout_v": 0, "layout_o": 3}
     have = {name: getattr(desc, name) for name in want}
     assert have == want, f"attn_softmax_desc: have {have}, want {want}"

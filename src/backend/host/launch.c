@@ -27,6 +27,7 @@ static attn_host_softmax bind_softmax(const attn_step *step, const attn_call *ca
         .right = call->right,
         .scale = call->scale,
         .softcap = call->softcap,
+        .dropout = call->dropout,
         .tile_q = step->tile_q,
         .tile_k = step->tile_k,
         .piece = step->piece,

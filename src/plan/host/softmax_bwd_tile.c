@@ -21,7 +21,7 @@ static scratch scratch_of(const attn_problem *p, int64_t panel, int64_t own, int
     const int64_t d8 = attn_round_up(p->d, 8), dv8 = attn_round_up(p->dv, 8);
 
     return (scratch){ .panels = own * (3 * (d8 + dv8) + 2),
-                      .pairs = 3 * rows * panel,
+                      .pairs = (p->features & ATTN_FEAT_DROPOUT ? 4 : 3) * rows * panel,
                       .sums = 2 * rows * panel,
                       .rows = rows * (d8 + dv8 + 16 + 2) + rows + 16,
                       .terms = panel * (rows + 24) + panel };
@@ -77,7 +77,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->scratch_bytes = attn_round_up(4 * sum(s), 64);
     out->splits = 0;
     out->workspace_bytes = step->threads * step->scratch_bytes + 4 * p->b * p->hq * p->lq;
-    attn_step_softmax(step, p, ATTN_READS_ALL);
+    attn_step_softmax(step, p, ATTN_READS_ALL | ATTN_READS_DROPOUT);
     attn_choice_instance(out, "own%lld,rows%lld,lanes%lld,d%lld,dv%lld,%s", (long long)own,
                          (long long)rows, (long long)c->vector_width, (long long)p->d,
                          (long long)p->dv, attn_type_name(p->type));
@@ -97,7 +97,7 @@ const attn_variant attn_host_softmax_bwd_tile_variant = {
     .name = "softmax_bwd_tile",
     .about = "gradients in passes over tiles of queries and of keys; vectors, OpenMP",
     .pass = ATTN_PASS_BWD,
-    .features = ATTN_FEATURES_BWD,
+    .features = ATTN_FEATURES_BWD | ATTN_FEAT_DROPOUT,
     .applicable = applicable,
     .lower = lower,
 };

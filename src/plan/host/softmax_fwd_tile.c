@@ -84,7 +84,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->scratch_bytes = attn_round_up(4 * sum(s), 64);
     out->splits = 0;
     out->workspace_bytes = step->threads * step->scratch_bytes;
-    attn_step_softmax(step, p, ATTN_READS_ALL);
+    attn_step_softmax(step, p, ATTN_READS_ALL | ATTN_READS_DROPOUT);
     attn_choice_instance(out, "br%lld,bc%lld,lanes%lld,d%lld,dv%lld,%s", (long long)br,
                          (long long)bc, (long long)c->vector_width, (long long)p->d,
                          (long long)p->dv, attn_type_name(p->type));
@@ -106,7 +106,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 const attn_variant attn_host_softmax_fwd_tile_variant = {
     .name = "softmax_fwd_tile",
     .about = "fused, online softmax; tiles of queries along the vector lanes, OpenMP",
-    .features = ATTN_FEATURES_ALL,
+    .features = ATTN_FEATURES_ALL | ATTN_FEAT_DROPOUT,
     .applicable = applicable,
     .lower = lower,
 };
