@@ -39,8 +39,10 @@ def main():
             env["OCL_ICD_VENDORS"] = str(icd)
         if name == "oclgrind":   # the checker itself: found races and errors fail the command
             log = folder + "/oclgrind.log"
-            # at its own level it makes calls that it then does not know (noalias.scope.decl)
-            command = ["oclgrind", "--data-races", "--build-options", "-O1", "--log", log] + command
+            # at its own level it makes calls that it then does not know (noalias.scope.decl),
+            # of large kernels at -O1 too
+            level = env.get("OCLGRIND_LEVEL", "-O1")
+            command = ["oclgrind", "--data-races", "--build-options", level, "--log", log] + command
             del env["OCL_ICD_VENDORS"]
             status = os.spawnvpe(os.P_WAIT, command[0], command, env)
             found = pathlib.Path(log).read_text() if pathlib.Path(log).exists() else ""

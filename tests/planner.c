@@ -367,6 +367,10 @@ static void which_variant_answers(void **state)
           "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d8,softcap=2", "softmax_fwd_tile" },
         { "dropout where pieces would be made", 8,
           "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk5000,d8,dropout=0.5", "softmax_fwd_tile" },
+        { "... on a GPU", 3, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk5000,d8,dropout=0.5",
+          "softmax_fwd_tile_gpu" },
+        { "dropout of heads that are too large", 3,
+          "softmax_fwd:f32,b1,hq1,hkv1,lq5,lk5,d257,dropout=0.5", NULL },
     };
 
     (void)state;

@@ -53,6 +53,10 @@
     P(INT, want_o)     /* 0: o is not written                                */ \
     P(INT, want_lse)   /* 0: lse is not written                              */ \
     P(INT, want_status)/* 0: status is not written                           */ \
+    P(INT, drop_key0) P(INT, drop_key1)  /* dropout: Philox's key            */ \
+    P(INT, drop_offset)  /* ... the last word of its counter                 */ \
+    P(INT, drop_below)   /* ... unsigned: words less than this are dropped   */ \
+    P(FLOAT, drop_factor)/* ... of weights that are kept                     */ \
     P(FLOAT, softcap)
 
 #define SOFTMAX_FWD_PARAMS(P) SOFTMAX_PARAMS(P) P(LAST, scale)

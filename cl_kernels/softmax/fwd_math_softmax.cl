@@ -10,7 +10,7 @@
  * Local     none
  * Numerics  f32; sums in spans of SPAN keys. A row without visible keys: factor 0, LSE =
  *           -inf or the sink
- * Features  all, through common/
+ * Features  all but dropout, through common/
  * Requires  nothing; columns past a batch's queries are left as they are, nobody reads them
  * Tunables  PITCH, BLOCK
  * Oracle    src/host/softmax_fwd_reference.c

@@ -26,7 +26,7 @@
  *           not on the other rows of its block, nor on B or H: chunks lie on a grid
  *           that begins with the piece. The sums run over RUN keys, then over the
  *           runs; of many, in f32, they are compensated (Kahan 1965)
- * Features  all, through common/. A weight of 0 multiplies no V with FEAT_HIDES. Sinks
+ * Features  all but dropout, through common/. A weight of 0 multiplies no V with FEAT_HIDES. Sinks
  *           are the merge's
  * Requires  ALIGNED = 1: D and DV multiples of VW; base and strides of K and V multiples
  *           of VW elements, where CONTIG_ is 1

@@ -18,7 +18,7 @@
  *                 + BM * (BN + 4) + BM * (TX + 4)                       P, row maxima
  *                 + (FEAT_HIDES ? BN : 1) )                             marks
  * Barriers  2 for each chunk of depth or of keys and 1 for the row maxima, so 5 a
- *           step at best; 2 RM + 1 at the end; all where every item passes
+ *           step at best, 1 more with dropout; 2 RM + 1 at the end; all where every item passes
  * Layout    any strides, in elements; CONTIG_ macros promise stride 1
  * Numerics  f32 throughout, m in natural units; a row without visible keys: O = 0,
  *           LSE = -inf. Steps lie on a grid: a row's bits do not depend on other rows,
@@ -283,6 +283,15 @@ void attn_softmax_fwd_tile_gpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
             #pragma unroll
             for (int g = 0; g < RV; g++)
                 sum[r][g] *= factor;
+        }
+        if (FEAT_DROPOUT)
+            barrier(CLK_LOCAL_MEM_FENCE);
+        for (int e = get_local_id(0); FEAT_DROPOUT && e < BM * BN / 4; e += ITEMS) {
+            const int i = e / (BN / 4), x = e % (BN / 4);
+            float kept[4];
+
+            dropout_kept(&p, &at, i, j0 / 4 + x, kept);
+            w4[i * (PP / 4) + x] *= (float4)(kept[0], kept[1], kept[2], kept[3]);
         }
         for (int j = 0; j < n; j += JC) {
             barrier(CLK_LOCAL_MEM_FENCE);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* core/philox.h: Philox4x32-10, a counter-based generator: 128 bits of a counter and 64 of a
- * key give four random words, without a state.
+ * key give four random words, without a state; and what dropout makes of a caller's numbers.
  *
  * J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3"
  * (2011). */
@@ -38,6 +38,27 @@ static inline void attn_philox(uint32_t out[4], const uint32_t counter[4],
     out[1] = c1;
     out[2] = c2;
     out[3] = c3;
+}
+
+/* The key, and the last word of the counter. */
+static inline void attn_dropout_counter(uint64_t seed, uint64_t offset, uint32_t key[2],
+                                        uint32_t *last)
+{
+    key[0] = (uint32_t)seed;
+    key[1] = (uint32_t)(seed >> 32) ^ (uint32_t)(offset >> 32);
+    *last = (uint32_t)offset;
+}
+
+/* Words less than this, a part p of all, are dropped; what is kept gets the factor. With
+ * p = 1 that is 0, for one word in 2^32 is not less. */
+static inline uint32_t attn_dropout_below(double p)
+{
+    return p < 1 ? (uint32_t)(p * 4294967296.0) : UINT32_MAX;
+}
+
+static inline double attn_dropout_factor(double p)
+{
+    return p < 1 ? 1 / (1 - p) : 0;
 }
 
 #endif

@@ -13,22 +13,18 @@ typedef struct attn_dropout {
     uint32_t key[2];
     uint32_t head, offset;  /* of the counter                                */
     uint32_t below;         /* words less than this are dropped              */
-    double factor;          /* of what is kept: 1 / (1 - p); p = 1: 0        */
+    double factor;          /* of what is kept                               */
 } attn_dropout;
 
 static inline attn_dropout attn_host_dropout(const attn_host_softmax *s, int64_t b,
                                              int64_t h)
 {
-    const uint64_t seed = s->t.dropout_seed, offset = s->t.dropout_offset;
-    const double p = (double)s->dropout;
+    attn_dropout x = { .head = (uint32_t)(b * s->heads_q + h),
+                       .below = attn_dropout_below((double)s->dropout),
+                       .factor = attn_dropout_factor((double)s->dropout) };
 
-    return (attn_dropout){
-        .key = { (uint32_t)seed, (uint32_t)(seed >> 32) ^ (uint32_t)(offset >> 32) },
-        .head = (uint32_t)(b * s->heads_q + h),
-        .offset = (uint32_t)offset,
-        .below = p < 1 ? (uint32_t)(p * 4294967296.0) : UINT32_MAX,
-        .factor = p < 1 ? 1 / (1 - p) : 0,
-    };
+    attn_dropout_counter(s->t.dropout_seed, s->t.dropout_offset, x.key, &x.offset);
+    return x;
 }
 
 /* What the weight of query i and key j is multiplied by. */

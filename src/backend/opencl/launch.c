@@ -7,6 +7,7 @@
 #include "backend/opencl/opencl.h"
 #include "backend/rounds.h"
 #include "common/params.h"
+#include "core/philox.h"
 #include "core/size.h"
 #include "core/status.h"
 
@@ -160,6 +161,19 @@ static void fill_tensors(arguments *a, const attn_args *t, cl_mem spare)
     a->status_offset = t->status.offset;
 }
 
+static void fill_dropout(arguments *a, const attn_call *call)
+{
+    uint32_t key[2], offset;
+
+    attn_dropout_counter(call->args->dropout_seed, call->args->dropout_offset, key,
+                         &offset);
+    a->drop_key0 = (cl_int)key[0];
+    a->drop_key1 = (cl_int)key[1];
+    a->drop_offset = (cl_int)offset;
+    a->drop_below = (cl_int)attn_dropout_below((double)call->dropout);
+    a->drop_factor = (cl_float)attn_dropout_factor((double)call->dropout);
+}
+
 static void fill(arguments *a, const attn_call *call)
 {
     const attn_args *t = call->args;
@@ -185,6 +199,7 @@ static void fill(arguments *a, const attn_call *call)
     };
     fill_tensors(a, t, find_spare(t));
     fill_gradients(a, t, find_spare(t));
+    fill_dropout(a, call);
 }
 
 /* A caller's queue has been made anywhere; ours is known. */

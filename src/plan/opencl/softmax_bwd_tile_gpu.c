@@ -188,9 +188,10 @@ static attn_step *add_pass(const attn_problem *p, const char *kernel, attn_over 
                            uint32_t grad, const tile *t, unsigned reads, attn_choice *out)
 {
     const budget b = budget_of(p, t);
-    attn_step *step = add_step(
-        p, kernel, over, grad, t,
-        (ATTN_READS_ALL & ~(unsigned)ATTN_READS_O) | ATTN_READS_GRAD_O | reads, out);
+    attn_step *step = add_step(p, kernel, over, grad, t,
+                               (ATTN_READS_ALL & ~(unsigned)ATTN_READS_O) |
+                                   ATTN_READS_GRAD_O | ATTN_READS_DROPOUT | reads,
+                               out);
 
     step->fast_bytes = sum(b);
     attn_step_define(step, "BM", t->bm);
@@ -264,7 +265,7 @@ const attn_variant attn_opencl_softmax_bwd_tile_gpu_variant = {
         "gradients in passes over tiles of queries and of keys; work-groups share tiles "
         "in local memory, for GPUs",
     .pass = ATTN_PASS_BWD,
-    .features = ATTN_FEATURES_BWD,
+    .features = ATTN_FEATURES_BWD | ATTN_FEAT_DROPOUT,
     .applicable = applicable,
     .lower = lower,
 };

@@ -115,7 +115,8 @@ static int64_t loops_of(const attn_problem *p, const tile *t)
 {
     const int64_t panels = t->br / (t->nv * t->vw), steps = attn_ceil_div(p->lk, t->bc);
     const int64_t scores = attn_ceil_div(t->bc, t->mr) * (p->d + 1);
-    const int64_t weights = t->nv * (t->bc + 1);
+    const int64_t dropout = p->features & ATTN_FEAT_DROPOUT ? t->nv * (t->bc + 1) : 0;
+    const int64_t weights = t->nv * (t->bc + 1) + dropout;
     const int64_t values = attn_ceil_div(p->dv, t->mr) * (t->bc + 1);
     const int64_t terms =
         p->features & HIDES ? t->nv * (attn_round_up(t->bc, t->vw) + 1) + t->bc : 0;
@@ -155,7 +156,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->tile_q = t.br;
     step->tile_k = t.bc;
     step->block = 1;
-    attn_step_softmax(step, p, ATTN_READS_ALL);
+    attn_step_softmax(step, p, ATTN_READS_ALL | ATTN_READS_DROPOUT);
     attn_step_define(step, "VW", t.vw);
     attn_step_define(step, "NV", t.nv);
     attn_step_define(step, "MR", t.mr);
@@ -180,7 +181,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 const attn_variant attn_opencl_softmax_fwd_tile_cpu_variant = {
     .name = "softmax_fwd_tile_cpu",
     .about = "fused, online softmax; one work-item a tile of queries, for processors",
-    .features = ATTN_FEATURES_ALL,
+    .features = ATTN_FEATURES_ALL | ATTN_FEAT_DROPOUT,
     .applicable = applicable,
     .lower = lower,
 };

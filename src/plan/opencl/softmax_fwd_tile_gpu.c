@@ -91,7 +91,9 @@ static const tile *find_tile(const attn_problem *p, const attn_caps *c, bool *q_
 static int64_t loops_of(const attn_problem *p, const tile *t)
 {
     const int64_t items = t->tx * t->ty, dims = attn_round_up(p->d + p->dv, 32);
-    const int64_t step = p->d + t->bn + attn_ceil_div(t->bn * dims, items) + 16;
+    const int64_t dropout =
+        p->features & ATTN_FEAT_DROPOUT ? attn_ceil_div(t->bm * t->bn / 4, items) : 0;
+    const int64_t step = p->d + t->bn + attn_ceil_div(t->bn * dims, items) + dropout + 16;
 
     return attn_ceil_div(p->lk, t->bn) * step + attn_ceil_div(t->bm * dims + t->bn, items);
 }
@@ -134,7 +136,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->tile_q = t->bm;
     step->tile_k = t->bn;
     step->block = t->tx * t->ty;
-    attn_step_softmax(step, p, ATTN_READS_ALL);
+    attn_step_softmax(step, p, ATTN_READS_ALL | ATTN_READS_DROPOUT);
     attn_step_define(step, "BM", t->bm);
     attn_step_define(step, "BN", t->bn);
     attn_step_define(step, "TX", t->tx);
@@ -160,7 +162,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 const attn_variant attn_opencl_softmax_fwd_tile_gpu_variant = {
     .name = "softmax_fwd_tile_gpu",
     .about = "fused, online softmax; work-groups share tiles in local memory, for GPUs",
-    .features = ATTN_FEATURES_ALL,
+    .features = ATTN_FEATURES_ALL | ATTN_FEAT_DROPOUT,
     .applicable = applicable,
     .lower = lower,
 };
