@@ -174,6 +174,10 @@ static void cuda_takes_steps(void **state)
     assert_string_equal(few.step[1].kernel, "softmax_bwd_tile_f32_d64_queries_all");
     assert_string_equal(few.step[2].kernel, "softmax_bwd_tile_f32_d64_keys_ranges");
 
+    c = choice_of(&t, PROBLEM ",dropout=0.5"); /* looks at single pairs */
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_tile_f32_d64_queries_all");
+    assert_string_equal(c.step[2].kernel, "softmax_bwd_tile_f32_d64_keys_all");
+
     t.caps.fast_bytes = 64 * 1024; /* compute capability 7.5 */
     c = choice_of(&t, PROBLEM);
     for (int i = 0; i < c.n_steps; i++)

@@ -56,6 +56,8 @@ static void which_instance(void **state)
         { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d64,pages=16", "f32_d64_all", 128 },
         { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d64,softcap=9", "f32_d64_all",
           128 },
+        { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d64,dropout=0.5", "f32_d64_all",
+          128 },
         { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq64,lk4096,d64", "f32_d64_small", 32 },
         { 3, "softmax_fwd:f32,b1,hq1,hkv1,lq65,lk4096,d64", "f32_d64_ranges", 128 },
         { 1, "softmax_fwd:f32,b1,hq1,hkv1,lq4096,lk4096,d64", "f32_d64_ranges", 128 },

@@ -28,6 +28,8 @@ static void which_instance_of_the_tensor_cores(void **state)
           64 },
         { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,softcap=9", "f16_d128_all", 128,
           64 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,dropout=0.5", "f16_d128_all",
+          128, 64 },
         { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d100", "f16_d128_plain", 128, 64 },
         { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,layout=8", "f16_d128_plain", 128,
           64 },
@@ -232,6 +234,7 @@ static void what_cudnn_refuses(void **state)
         { GOOD ",window=3:3", "does not take \"window\"", 91900, 3 },
         { GOOD ",softcap=5", "does not take \"softcap\"", 91900, 3 },
         { GOOD ",lens", "does not take \"lens\"", 91900, 3 },
+        { GOOD ",dropout=0.5", "does not take \"dropout\"", 91900, 3 },
         { "softmax_fwd:f16,b1,hq2,hkv2,lq9,lk2147483000,d64", "can be counted", 91900, 3 },
         { "softmax_fwd:f16,b100000,hq1000,hkv1,lq1000,lk1,d64,lse", "no room", 91900, 3 },
 #undef GOOD

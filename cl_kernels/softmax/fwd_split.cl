@@ -26,8 +26,8 @@
  *           not on the other rows of its block, nor on B or H: chunks lie on a grid
  *           that begins with the piece. The sums run over RUN keys, then over the
  *           runs; of many, in f32, they are compensated (Kahan 1965)
- * Features  all but dropout, through common/. A weight of 0 multiplies no V with FEAT_HIDES. Sinks
- *           are the merge's
+ * Features  all but dropout, through common/. A weight of 0 multiplies no V with
+ *           FEAT_HIDES. Sinks are the merge's
  * Requires  ALIGNED = 1: D and DV multiples of VW; base and strides of K and V multiples
  *           of VW elements, where CONTIG_ is 1
  * Tunables  PIECE ITEMS TD VW R RT KT CT BC SEG ALIGNED, below

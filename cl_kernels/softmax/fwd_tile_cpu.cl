@@ -189,25 +189,6 @@ static inline void panel_weights(const attn_panel *t, int n, const floatv *top,
     }
 }
 
-/* Drops weights of n keys: those at key_seen[], or with no marks keys j and on. */
-static inline void panel_drop(const attn_panel *t, const attn_kparams *p,
-                              const attn_score *at, int j, int n, const int *key_seen)
-{
-    for (int v = 0; v < NV; v++) {
-        int block = -1;
-        floatv kept[4];
-
-        for (int e = 0; e < n; e++) {
-            const int key = FEAT_HIDES ? key_seen[e] : j + e;
-
-            if (key / 4 != block)
-                dropout_kept(p, at, v * VW, key / 4, kept);
-            block = key / 4;
-            t->s[e * NV + v] *= kept[key & 3];
-        }
-    }
-}
-
 /* A sum times its factor. Where that is 0 the sum is dropped, even an infinite one:
  * its keys weigh exactly nothing. */
 static inline floatv sum_scaled(floatv sum, floatv factor)
@@ -383,7 +364,7 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
             panel_scores(&t, K_ROWS(&p, k_tile), k_from, &at, j, n, masked, top);
             panel_weights(&t, n, top, factor);
             if (FEAT_DROPOUT)
-                panel_drop(&t, &p, &at, j, n, key_seen);
+                terms_drop(t.s, &p, &at, j, n, key_seen);
             if (p.want_o)
                 panel_values(&t, V_ROWS(&p, v_tile), v_from, n, factor);
         }

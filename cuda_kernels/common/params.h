@@ -24,6 +24,7 @@
     X(FEAT_PAGES)        /* table says where each batch's pages lie                  */ \
     X(FEAT_SOFTCAP) X(FEAT_BIAS) X(FEAT_MASK) X(FEAT_ALIBI) X(FEAT_SINKS) \
     X(FEAT_LSE)          /* the LSE can be written                                   */ \
+    X(FEAT_DROPOUT)      /* weights are dropped                                      */ \
     X(CONTIG_Q)          /* the last dimension has stride 1                          */ \
     X(CONTIG_K) X(CONTIG_V) X(CONTIG_O) \
     X(WIDE_Q)            /* and rows can be moved four elements at a time: so many   */ \
@@ -126,6 +127,10 @@ typedef struct attn_kparams {
     int32_t want_lse;               /* 0: lse is not written                       */
     int32_t want_status;            /* 0: status is not written                    */
     float softcap, scale;
+    uint32_t drop_key[2];           /* dropout: Philox's key                       */
+    uint32_t drop_offset;           /* ... the last word of its counter            */
+    uint32_t drop_below;            /* ... words less than this are dropped        */
+    float drop_factor;              /* ... of weights that are kept                */
 
     /* Of the backward alone, which reads o and lse. */
     const void *grad_o;             /* the computing type                          */

@@ -4,7 +4,8 @@
 // in natural units, so that every finite number stays one.
 //
 // The order is: score_value (scale, softcap), then if FEAT_TERMS score_add of the pair's
-// score_term (bias, ALiBi, mask), then score_masked where the range has an edge.
+// score_term (bias, ALiBi, mask), then score_masked where the range has an edge. The weight
+// that becomes of it is multiplied by dropout_factor(), its sum is not.
 #pragma once
 #include "common/range.cuh"
 
@@ -111,4 +112,43 @@ DEVICE attn_range score_span(const attn_score &at, int x)
     r.first = (int)max(first, (int64_t)0);
     r.end = x < at.queries ? (int)min(max(end, (int64_t)0), (int64_t)at.keys) : 0;
     return r;
+}
+
+// The words of keys 4 n .. 4 n + 3 of query `query`; `head` counts over the batches.
+// Philox4x32-10 (J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+DEVICE void dropout_words(const attn_kparams &p, uint32_t head, uint32_t query, uint32_t n,
+                          uint32_t (&word)[4])
+{
+    uint32_t c0 = n, c1 = query, c2 = head, c3 = p.drop_offset;
+    uint32_t k0 = p.drop_key[0], k1 = p.drop_key[1];
+
+    #pragma unroll 1
+    for (int round = 0; round < 10; round++) {
+        const uint64_t a = (uint64_t)0xd2511f53u * c0, b = (uint64_t)0xcd9e8d57u * c2;
+
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)a;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    word[0] = c0;
+    word[1] = c1;
+    word[2] = c2;
+    word[3] = c3;
+}
+
+DEVICE float dropout_factor(const attn_kparams &p, uint32_t word)
+{
+    return word >= p.drop_below ? p.drop_factor : 0.0f;
+}
+
+// Whether the weight of one key is kept.
+DEVICE bool dropout_keeps(const attn_kparams &p, uint32_t head, uint32_t query, int j)
+{
+    uint32_t word[4];
+
+    dropout_words(p, head, query, (uint32_t)j / 4, word);
+    return (j & 2 ? (j & 1 ? word[3] : word[2]) : j & 1 ? word[1] : word[0]) >= p.drop_below;
 }

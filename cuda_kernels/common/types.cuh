@@ -19,7 +19,7 @@ enum {
     CAN_RANGES = CAN_LAYOUTS | FEAT_RANGE_LEFT | FEAT_RANGE_RIGHT | FEAT_ALIGN_BR |
                  FEAT_OFFSETS | FEAT_LENS_Q | FEAT_LENS_KV | FEAT_PACKED_Q | FEAT_PACKED_K |
                  FEAT_SINKS | FEAT_LSE,
-    CAN_ALL = CAN_RANGES | FEAT_PAGES | FEAT_SOFTCAP | FEAT_TERMS
+    CAN_ALL = CAN_RANGES | FEAT_PAGES | FEAT_SOFTCAP | FEAT_TERMS | FEAT_DROPOUT
 };
 
 // Whether the problem has one of these features. Uniform over the grid.

@@ -22,7 +22,7 @@
 //           are 2^14 times what they are, and gradients of scores a power of 2 that a bound
 //           of them, |dO| |v| + |delta|, allows; sums follow it
 // Features  ranges, lengths, packed sequences, sinks through common/; no softcap, terms,
-//           pages
+//           pages, dropout
 // Requires  sm_80; bwd_mma_begin.cu before, bwd_mma_finish.cu behind; D and Dv up to DIM,
 //           columns past them are 0 and not read
 // Tunables  WARPS, BN, BLOCKS; src/plan/cuda/softmax_bwd_mma.c has the same numbers

@@ -177,12 +177,45 @@ DEVICE void find_weights(const attn_kparams &p, const place<T> &my, shared<T> &m
     }
 }
 
+// Which of the thread's pairs dropout keeps: bit r * RN + c. Without dropout, all.
+template <typename T, int CAN, bool KEYS>
+DEVICE uint32_t find_kept(const attn_kparams &p, const place<T> &my, const shared<T> &mem,
+                          const back_step &at)
+{
+    const uint32_t head = (uint32_t)(mem.b * p.heads_q + at.h);
+    uint32_t kept = 0;
+
+    if (!has<CAN>(p, FEAT_DROPOUT))
+        return ~0u;
+    static_assert(!(CAN & FEAT_DROPOUT) || T::RM * T::RN <= 32, "a bit for each pair");
+    #pragma unroll 1
+    for (int e = 0; e < T::RM * T::RN; e++) {
+        const int own = my.ty + e / T::RN * T::TY, visited = my.tx + e % T::RN * T::TX;
+        const int i = KEYS ? visited : own, j = at.j0 + (KEYS ? own : visited);
+
+        kept |= (uint32_t)dropout_keeps(p, head, at.i0 + i, j) << e;
+    }
+    return kept;
+}
+
+// Drops the thread's own weights.
+template <typename T>
+DEVICE void drop_weights(const attn_kparams &p, const place<T> &my, shared<T> &mem,
+                         uint32_t kept)
+{
+    #pragma unroll
+    for (int e = 0; e < T::RM * T::RN; e++)
+        mem.weight[(my.ty + e / T::RN * T::TY) * T::WP + my.tx + e % T::RN * T::TX] *=
+            kept >> (e & 31) & 1 ? p.drop_factor : 0.0f;
+}
+
 // dp = <dO, v> becomes the gradient of the score, with CAPPED of the score before the cap.
 // Where a weight is 0, the gradient is, whatever dp holds. Rows that have a weight get the
 // mark `now`.
 template <typename T, int CAN, bool KEYS, bool CAPPED>
 DEVICE void find_gradients(const attn_kparams &p, const place<T> &my, shared<T> &mem,
-                           const float (&s)[T::RM][T::RN], float (&dp)[T::RM][T::RN])
+                           const float (&s)[T::RM][T::RN], float (&dp)[T::RM][T::RN],
+                           uint32_t kept)
 {
     #pragma unroll
     for (int c = 0; c < T::RN; c++) {
@@ -190,6 +223,11 @@ DEVICE void find_gradients(const attn_kparams &p, const place<T> &my, shared<T> 
         for (int r = 0; r < T::RM; r++) {
             const int own = my.ty + r * T::TY, visited = my.tx + c * T::TX;
             const float w = mem.weight[own * T::WP + visited];
+            const bool keeps = kept >> ((r * T::RN + c) & 31) & 1;
+
+            if (has<CAN>(p, FEAT_DROPOUT))
+                dp[r][c] = keeps ? dp[r][c] * p.drop_factor : 0.0f;
+
             float ds = w * (dp[r][c] - mem.delta[KEYS ? visited : own]);
 
             if (CAPPED && has<CAN>(p, FEAT_SOFTCAP))

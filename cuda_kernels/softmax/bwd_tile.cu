@@ -24,9 +24,9 @@
 //           H, or on what else is asked for. TYPE_F32: registers sum a run of RUN rows and
 //           begin anew, lest errors grow with the length; runs are added up in the gradient
 //           itself, where the thread that wrote an element reads it
-// Features  all but pages, through common/; the instances _ranges know no softcap or terms.
-//           Rows that a mask or a bias of -inf hides from all rows of the group are taken as
-//           0: none of these marked them
+// Features  all but pages, through common/; the instances _ranges know no softcap, terms or
+//           dropout. Rows that a mask or a bias of -inf hides from all rows of the group are
+//           taken as 0: none of these marked them
 // Requires  delta in the workspace (bwd_delta.cu); D and Dv up to DIM, columns past them are
 //           0 and not read. cp.async from sm_80 on, plain copies before
 // Tunables  the tiles below; src/plan/cuda/softmax_bwd_tile.c has the same numbers
@@ -288,6 +288,11 @@ template <typename T, int CAN, bool KEYS> DEVICE void bwd_tile(const attn_kparam
         find_weights<T, CAN, KEYS>(p, find_place_anew<T>(), mem, at, s);
         if (hides)
             mark_rows<T>(find_place_anew<T>(), mem, now);
+
+        const uint32_t kept = find_kept<T, CAN, KEYS>(p, find_place_anew<T>(), mem, at);
+
+        if (has<CAN>(p, FEAT_DROPOUT) && weighs)
+            drop_weights<T>(p, find_place_anew<T>(), mem, kept);
         __syncwarp();
         #pragma unroll 1
         for (int x = 0; x < at.n && weighs; x += T::JC) {
@@ -304,7 +309,9 @@ template <typename T, int CAN, bool KEYS> DEVICE void bwd_tile(const attn_kparam
             for (int d = 0; d < depth_b; d += T::DC)
                 add_depth<T>(dp, find_place_anew<T>(), arrived(), d, depth_b);
             __syncwarp();
-            find_gradients<T, CAN, KEYS, true>(p, find_place_anew<T>(), mem, s, dp);
+            if (has<CAN>(p, FEAT_DROPOUT) && weighs)    // those that were dropped, again
+                find_weights<T, CAN, KEYS>(p, find_place_anew<T>(), mem, at, s);
+            find_gradients<T, CAN, KEYS, true>(p, find_place_anew<T>(), mem, s, dp, kept);
             put_pairs<T>(find_place_anew<T>(), mem, dp);
             __syncwarp();
             #pragma unroll 1

@@ -158,7 +158,8 @@ extern "C" __global__ __launch_bounds__(T::THREADS, T::BLOCKS) void NAME(
         find_products(p, mem, my, p.has & HAS_GRAD_O ? p.dv : 0, true, ds);
         find_weights<T, CAN, false>(p, my, mem, at, s);
         __syncwarp();
-        find_gradients<T, CAN, false, false>(p, my, mem, s, ds);
+        find_gradients<T, CAN, false, false>(p, my, mem, s, ds,
+                                             find_kept<T, CAN, false>(p, my, mem, at));
         #pragma unroll
         for (int r = 0; r < T::RM; r++) {
             #pragma unroll

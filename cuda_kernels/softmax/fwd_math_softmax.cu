@@ -11,8 +11,8 @@
 // Barriers  two for the maximum, two for the sum
 // Numerics  f32; a thread's sum in spans of SPAN of its keys. A row without visible keys:
 //           factor 0, LSE = -inf or the sink. A row's bits depend on its scores only
-// Features  all, through common/; the range of a single query is exact, so no score needs a
-//           test of it
+// Features  all but dropout, through common/; the range of a single query is exact, so no
+//           score needs a test of it
 // Requires  nothing; rows past a batch's queries are left as they are, nobody reads them
 // Tunables  SPAN
 // Oracle    src/host/softmax_fwd_reference.c

@@ -24,7 +24,7 @@
 // Numerics  sums in f32, over keys in spans of SPAN. Scores and weights are rounded to the
 //           computing type at every step, so in f16 a large one becomes infinite. A row
 //           without visible keys: weights 0, O = 0, LSE = -inf or the sink
-// Features  all, through common/
+// Features  all but dropout, through common/
 // Requires  nothing. No row of K outside the query's range is read, and no row of V whose
 //           weight is 0: it may hold anything
 // Tunables  BLOCK, BLOCKS; src/plan/naive.h has the first, too

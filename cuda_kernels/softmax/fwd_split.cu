@@ -26,7 +26,7 @@
 //           summed in fresh registers and added with compensation (Kahan 1965); what the
 //           sums have too much is taken off at the end, so that keys that only other rows
 //           see change no bit
-// Features  all, through common/; the instances _ranges know no pages, softcap or terms.
+// Features  all but dropout, through common/; _ranges know no pages, softcap or terms.
 //           A weight of 0 multiplies no V where masks or biases hide keys. Sinks are the
 //           merge's
 // Requires  D and Dv up to DIM; columns past them are 0 and not read. cp.async from sm_80

@@ -25,7 +25,7 @@
 //           2^14 in f16. The bits
 //           of a row depend on its keys and on the tunables, not on the other rows of its
 //           group, nor on B or H: keys belong to warps by their place in the piece
-// Features  all but bias and mask, through common/: a weight of 0 multiplies V, which may
+// Features  all but bias, mask and dropout, through common/: a weight of 0 multiplies V, which may
 //           hold anything behind those. The instances _ranges know no pages, softcap or
 //           ALiBi. Sinks are the merge's
 // Requires  sm_80; D and Dv up to DIM; columns past them are 0 and not read

@@ -27,8 +27,8 @@
 //           TYPE_F32: a tile's products with V are summed in fresh registers, at most BN of
 //           them, and added to O with compensation (Kahan 1965); row sums likewise. In the
 //           instance _ranges, for 8192 keys at most, O is summed plainly over the tiles
-// Features  all, through common/; the instances _ranges and _long know no pages, softcap or
-//           terms
+// Features  all, through common/; the instances _ranges and _long know no pages, softcap,
+//           terms or dropout
 // Requires  D and Dv up to DIM; columns past them are 0 and not read. cp.async from sm_80
 //           on, plain copies before
 // Tunables  the tiles below; src/plan/cuda/softmax_fwd_tile.c has the same numbers
@@ -212,6 +212,8 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
         } else {
             fold_scores<T, LONG, RAW>(p, my, mem, s, j0, o, extra);
         }
+        if (has<CAN>(p, FEAT_DROPOUT))
+            drop_weights<T>(p, my, mem, j0);
 
         float4 part[T::RM][T::RV] = {};
 

@@ -60,6 +60,42 @@ DEVICE void pack_weights(const scores<T> &s, float4 *, weights<T> &w)
     }
 }
 
+// Dropout of a step that begins with key j, a multiple of 4: the factor before weights are
+// packed, zeros behind, where there are registers for it. A register has two neighbours of
+// four keys.
+template <typename T>
+DEVICE void drop_scores(const attn_kparams &p, uint32_t, int, int, scores<T> &s)
+{
+    #pragma unroll
+    for (int i = 0; i < T::MT * T::NT * 4; i++)
+        s[i / 4 / T::NT][i / 4 % T::NT][i % 4] *= p.drop_factor;
+}
+
+template <typename T>
+DEVICE void drop_weights(const attn_kparams &p, uint32_t head, int query, int j, weights<T> &w)
+{
+    constexpr int N = T::NT * T::MT * 2;    // registers
+    const int lane = threadIdx.x % 32;
+    uint64_t kept = 0;                      // two bits of each
+
+    static_assert(N <= 32, "a bit for each weight");
+    #pragma unroll 1
+    for (int i = 0; i < N; i++) {
+        const int t = i / 4 / T::MT, mt = i / 4 % T::MT, column = i / 2 % 2, half = i % 2;
+        uint32_t word[4];
+
+        dropout_words(p, head, query + lane / 4 + mt * 16 + half * 8,
+                      j / 4 + 4 * t + 2 * column + lane % 4 / 2, word);
+        kept |= (uint64_t)(((lane & 1 ? word[2] : word[0]) >= p.drop_below ? 1 : 0) |
+                           ((lane & 1 ? word[3] : word[1]) >= p.drop_below ? 2 : 0))
+                << 2 * i;
+    }
+    #pragma unroll
+    for (int i = 0; i < N; i++)
+        w[i / 4 / T::MT][i / 4 % T::MT][i % 4] &= (kept >> 2 * i & 1 ? 0x0000ffffu : 0u) |
+                                                  (kept >> 2 * i & 2 ? 0xffff0000u : 0u);
+}
+
 // O += P V.
 template <typename T>
 DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my)

@@ -101,8 +101,34 @@ DEVICE void find_scores(const float4 *q, const uint32_t (&)[T::MT][T::KT][4],
     }
 }
 
+// Dropout of a step that begins with key j, a multiple of 4. A thread has two neighbours of
+// four keys.
+template <typename T>
+DEVICE void drop_scores(const attn_kparams &p, uint32_t head, int query, int j, scores<T> &s)
+{
+    const int lane = threadIdx.x % 32;
+
+    #pragma unroll
+    for (int i = 0; i < 2 * T::MT; i++) {
+        const int mt = i / 2, half = i % 2;
+
+        #pragma unroll
+        for (int n = 0; n < T::NT; n++) {
+            uint32_t word[4];
+
+            dropout_words(p, head, query + lane / 4 + mt * 16 + half * 8,
+                          j / 4 + 2 * n + lane % 4 / 2, word);
+            s[mt][n][half * 2] *= dropout_factor(p, lane & 1 ? word[2] : word[0]);
+            s[mt][n][half * 2 + 1] *= dropout_factor(p, lane & 1 ? word[3] : word[1]);
+        }
+    }
+}
+
 // Where the warp's weights lie: rows of BN, their chunks exchanged as those of K.
 template <typename T> using weights = const float4 *;
+
+template <typename T>
+DEVICE void drop_weights(const attn_kparams &, uint32_t, int, int, weights<T> &) {}
 
 template <typename T>
 DEVICE void pack_weights(const scores<T> &s, float4 *room, weights<T> &w)

@@ -168,6 +168,26 @@ DEVICE void fold_scores(const attn_kparams &p, const place<T> &my, shared<T> &me
     __syncwarp();
 }
 
+// Drops weights: of each of its rows, four keys at a time. A row is its warp's own.
+template <typename T>
+DEVICE void drop_weights(const attn_kparams &p, const place<T> &my, shared<T> &mem, int j0)
+{
+    const uint32_t head = (uint32_t)(mem.b * p.heads_q + mem.h);
+
+    #pragma unroll 1
+    for (int e = my.tx; e < T::RM * T::BN / 4; e += T::TX) {
+        const int i = my.ty + e / (T::BN / 4) * T::TY, x = e % (T::BN / 4);
+        float *const w = mem.weight + i * T::WP + 4 * x;
+        uint32_t word[4];
+
+        dropout_words(p, head, mem.i0 + i, j0 / 4 + x, word);
+        #pragma unroll
+        for (int k = 0; k < 4; k++)
+            w[k] *= dropout_factor(p, word[k]);
+    }
+    __syncwarp();
+}
+
 // Zeros the values of a chunk whose keys no query of the tile sees.
 template <typename T> DEVICE void hide_values(shared<T> &mem, float *v, int j)
 {

@@ -7,6 +7,7 @@
 #include "backend/cuda/maps.h"
 #include "backend/rounds.h"
 #include "common/params.h"
+#include "core/philox.h"
 #include "core/size.h"
 #include "core/status.h"
 
@@ -110,6 +111,9 @@ static void fill(attn_kparams *a, const attn_call *call)
     };
     fill_tensors(a, t);
     fill_gradients(a, t);
+    attn_dropout_counter(t->dropout_seed, t->dropout_offset, a->drop_key, &a->drop_offset);
+    a->drop_below = attn_dropout_below((double)call->dropout);
+    a->drop_factor = (float)attn_dropout_factor((double)call->dropout);
 }
 
 /* A caller's stream may be of another context; ours is known. */

@@ -80,7 +80,7 @@ static bool fits(const tile *t, int i, const attn_caps *c)
 static const tile *find_tile(const attn_problem *p, const tile *large, int64_t rows,
                              const attn_caps *c)
 {
-    enum { EACH_SCORE = ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP };
+    enum { EACH_SCORE = ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_DROPOUT };
     const int i = attn_cuda_dim_class(p);
     const bool few = 2 * rows <= large[i].bm;
 
@@ -119,7 +119,7 @@ static void add_pass(const attn_problem *p, int kind, attn_over over, uint32_t g
     step->tile_k = keys ? t->bm : t->bn;
     step->block = t->threads;
     step->fast_bytes = sum(budget_of(t, attn_cuda_dim[i]));
-    attn_step_softmax(step, p, ATTN_CUDA_READS_BACK);
+    attn_step_softmax(step, p, ATTN_CUDA_READS_BACK | ATTN_READS_DROPOUT);
     attn_step_define(step, "WIDE_Q", attn_cuda_aligned(p, ATTN_TENSOR_Q, p->d, 4));
     attn_step_define(step, "WIDE_K", attn_cuda_aligned(p, ATTN_TENSOR_K, p->d, 4));
     attn_step_define(step, "WIDE_V", attn_cuda_aligned(p, ATTN_TENSOR_V, p->dv, 4));
@@ -174,7 +174,7 @@ const attn_variant attn_cuda_softmax_bwd_tile_variant = {
     .about = "gradients in passes over tiles of queries and of keys, on plain CUDA cores; "
              "exact in f32, every feature",
     .pass = ATTN_PASS_BWD,
-    .features = ATTN_FEATURES_BWD,
+    .features = ATTN_FEATURES_BWD | ATTN_FEAT_DROPOUT,
     .applicable = applicable,
     .lower = lower,
 };

@@ -121,7 +121,10 @@ static const class *find_class(const attn_problem *p)
 
 static const tile *find_tile(const attn_problem *p, const attn_caps *c)
 {
-    enum { EACH_SCORE = ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_PAGES };
+    enum {
+        EACH_SCORE =
+            ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_PAGES | ATTN_FEAT_DROPOUT
+    };
     const class *const k = find_class(p);
 
     if (!(p->features & EACH_SCORE) && fits(p, k, &k->large, c))
@@ -194,7 +197,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->tile_q = queries_of(t);
     step->tile_k = t->bn;
     step->block = 32 * t->warps;
-    attn_step_softmax(step, p, ATTN_READS_ALL);
+    attn_step_softmax(step, p, ATTN_READS_ALL | ATTN_READS_DROPOUT);
     attn_step_define(step, "WHOLE_Q", whole(p, ATTN_TENSOR_Q, p->d));
     attn_step_define(step, "WHOLE_K", whole(p, ATTN_TENSOR_K, p->d));
     attn_step_define(step, "WHOLE_V", whole(p, ATTN_TENSOR_V, p->dv));
@@ -217,7 +220,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 const attn_variant attn_cuda_softmax_fwd_mma_variant = {
     .name = "softmax_fwd_mma",
     .about = "fused, online softmax on tensor cores; every feature, f32 in three products",
-    .features = ATTN_FEATURES_ALL,
+    .features = ATTN_FEATURES_ALL | ATTN_FEAT_DROPOUT,
     .applicable = applicable,
     .worse = worse,
     .lower = lower,

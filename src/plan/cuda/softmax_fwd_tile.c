@@ -111,7 +111,10 @@ static bool wide(const attn_problem *p, int tensor, int64_t dim)
 
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
-    enum { EACH_SCORE = ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_PAGES };
+    enum {
+        EACH_SCORE =
+            ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_PAGES | ATTN_FEAT_DROPOUT
+    };
     attn_step *step = &out->step[out->n_steps++];
     const int i = attn_cuda_dim_class(p);
     const tile *t = find_tile(p, c);
@@ -127,7 +130,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->tile_q = t->bm;
     step->tile_k = t->bn;
     step->block = t->threads;
-    attn_step_softmax(step, p, ATTN_READS_ALL);
+    attn_step_softmax(step, p, ATTN_READS_ALL | ATTN_READS_DROPOUT);
     attn_step_define(step, "WIDE_Q", wide(p, ATTN_TENSOR_Q, p->d));
     attn_step_define(step, "WIDE_K", wide(p, ATTN_TENSOR_K, p->d));
     attn_step_define(step, "WIDE_V", wide(p, ATTN_TENSOR_V, p->dv));
@@ -149,7 +152,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 const attn_variant attn_cuda_softmax_fwd_tile_variant = {
     .name = "softmax_fwd_tile",
     .about = "fused, online softmax on plain CUDA cores; exact in f32, every feature",
-    .features = ATTN_FEATURES_ALL,
+    .features = ATTN_FEATURES_ALL | ATTN_FEAT_DROPOUT,
     .applicable = applicable,
     .lower = lower,
 };
