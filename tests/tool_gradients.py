@@ -4,14 +4,15 @@ what is refused."""
 import math
 import os
 
-from reference import Array, from_file, npy_read, round_to
+from reference import Array, from_file, kept, npy_read, round_to
 from tool_arrays import Arrays
 
 NORM = {'f32': 1e-5, 'f16': 3e-3, 'bf16': 2e-2}
 
 
-def backward(q, k, v, grad_o, grad_lse, causal=False, bias=None, sinks=None):
-    """Flat lists dQ, dK, dV, dBias [Hq, Lq, Lk] summed over the batch, dSinks."""
+def backward(q, k, v, grad_o, grad_lse, causal=False, bias=None, sinks=None, dropout=None):
+    """Flat lists dQ, dK, dV, dBias [Hq, Lq, Lk] summed over the batch, dSinks.
+    `dropout` is p, seed and offset."""
     b_, hq, lq, d = q.size
     _, hkv, lk, dv = v.size
     scale = 1 / math.sqrt(d)
@@ -30,7 +31,9 @@ def backward(q, k, v, grad_o, grad_lse, causal=False, bias=None, sinks=None):
                 total = math.fsum(math.exp(x - top) for x in s)
                 total += math.exp(sinks[h] - top) if sinks else 0
                 p = [math.exp(x - top) / total for x in s]
-                dp = [math.fsum(x * y for x, y in zip(g, v.row(b, kvh, j)))
+                keeps = [kept(*dropout, b * hq + h, i, j) if dropout else 1
+                         for j in range(lk)]
+                dp = [keeps[j] * math.fsum(x * y for x, y in zip(g, v.row(b, kvh, j)))
                       for j in range(lk)]
                 delta = math.fsum(x * y for x, y in zip(p, dp))
                 delta -= grad_lse[n] if grad_lse else 0
@@ -44,7 +47,7 @@ def backward(q, k, v, grad_o, grad_lse, causal=False, bias=None, sinks=None):
                         dq[n * d + e] += scale * ds * k.row(b, kvh, j)[e]
                         dk[at * d + e] += scale * ds * row[e]
                     for e in range(dv):
-                        dv_[at * dv + e] += p[j] * g[e]
+                        dv_[at * dv + e] += keeps[j] * p[j] * g[e]
     return dq, dk, dv_, db, ds_
 
 
@@ -89,6 +92,16 @@ class Gradients(Arrays):
                     self.assertEqual((run.status, run.out, run.err), (0, '', ''))
                     want = backward(*rounded, grad, None, causal=True)
                     self.check_all(kind, layout, rounded, want)
+
+    def test_dropout(self):
+        for more in ([], ['--repeat', '2']):    # two ways to run, with the same numbers
+            args, grads, rounded, grad = self.files()
+            run = self.tool(*args, *grads, '--dropout', '0.4', '--seed', '81985529216486895',
+                            '--dropout-offset', '12884901890', *more)
+            self.assertEqual((run.status, run.err), (0, ''))
+            want = backward(*rounded, grad, None,
+                            dropout=(0.4, 81985529216486895, 12884901890))
+            self.check_all('f32', 'bhld', rounded, want)
 
     def test_lower_ranks(self):
         args, grads, rounded, grad = self.files(rank=3, b=1)
