@@ -200,7 +200,7 @@ static void cuda_takes_steps(void **state)
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "D or Dv is over 256");
 }
 
-/* On tensor cores, by name: one pass over tiles of keys, or two where the head size is over
+/* On tensor cores: one pass over tiles of keys, or two where the head size is over
  * 128; what the first step writes is there for every call. */
 static void cuda_tensor_cores_take_one_pass(void **state)
 {
@@ -249,7 +249,7 @@ static void cuda_tensor_cores_take_one_pass(void **state)
         assert_int_equal(c.workspace_bytes,
                          4 * (3 * rows + 4 + rows * cases[i].pitch + 2 * 4 * 4));
         check_ok(attn_choose(&p, &t, NULL, &c));
-        assert_string_equal(c.variant->name, "softmax_bwd_tile");
+        assert_string_equal(c.variant->name, "softmax_bwd_mma");
     }
     check_ok(attn_problem_parse(&p, PROBLEM));
     check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,

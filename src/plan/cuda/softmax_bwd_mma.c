@@ -204,7 +204,6 @@ const attn_variant attn_cuda_softmax_bwd_mma_variant = {
              "their order",
     .pass = ATTN_PASS_BWD,
     .features = ATTN_FEATURES_BWD & ~(uint32_t)(ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP),
-    .traits = ATTN_TRAIT_BY_NAME,
     .applicable = applicable,
     .lower = lower,
 };
