@@ -40,14 +40,15 @@ cudnn=$(python3 -c 'import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + 
 tools=$work/build/tools tests=$work/build/tests
 
 validate() {
-    ONLY=cuda bash tools/gpu/parallel.sh "$tools" "$reports" 150 --rounds 2 --repeat 2 \
+    ONLY=cuda bash tools/gpu/parallel.sh "$tools" "$reports" "${VALIDATE:-150}" --rounds 2 --repeat 2 \
         --cases medium --cases tests/cases/tensor_cores.txt --cases tests/cases/cudnn.txt \
         --cases tests/cases/warpgroups.txt \
         --cases gradients --cases tests/cases/tensor_core_gradients.txt \
-        --cases linear --cases tests/cases/linear_chunks.txt &
-    ONLY='opencl|host' bash tools/gpu/parallel.sh "$tools" "$reports" 150 --rounds 1 --repeat 2 \
-        --cases tiny --cases tests/cases/tiny_gradients.txt --cases tests/cases/tiny_linear.txt &
-    timeout 150 "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
+        --cases linear --cases tests/cases/linear_chunks.txt --cases tests/cases/dropout.txt &
+    ONLY='opencl|host' bash tools/gpu/parallel.sh "$tools" "$reports" "${VALIDATE:-150}" --rounds 1 --repeat 2 \
+        --cases tiny --cases gradients --cases tests/cases/tiny_linear.txt \
+        --cases tests/cases/tiny_dropout.txt &
+    timeout "${VALIDATE:-150}" "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
         --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu --variant softmax_fwd_mma \
         --variant softmax_fwd_tile_cpu --variant softmax_fwd_split \
         > "$reports/validate-across-devices.json" 2> /dev/null
@@ -76,7 +77,7 @@ faults() {
 check() {
     local tool=$1 variant=$2 log=$reports/sanitize-$1-$2.txt left=$((until - $(date +%s))) cases=()
     for name in tiny tensor_cores warpgroups tiny_gradients tensor_core_gradients \
-        tiny_linear linear_chunks; do
+        tiny_linear linear_chunks tiny_dropout; do
         cases+=(--cases "tests/cases/$name.txt")
     done
     timeout $((left > 5 ? left : 5)) compute-sanitizer --tool "$tool" --report-api-errors no \
@@ -117,6 +118,7 @@ launch() {
 opencl() {
     for device in cuda:0 opencl:0; do
         timeout 60 "$tools/attn-bench" --device $device --timing single \
+            --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu \
             softmax_fwd:{f32,f16},b4,hq32,hkv32,lq4096,lk4096,d64 \
             softmax_fwd:{f32,f16},b4,hq16,hkv16,lq4096,lk4096,d128 |
             tee "$reports/bench-$device.txt" | cut -c1-200
@@ -132,6 +134,7 @@ gradients() {
 linear() {
     for options in causal causal,phi=elu1,normalize; do
         timeout 150 "$tools/attn-bench" --device cuda:0 --timing single --cold \
+            --variant linear_fwd_chunk --variant linear_fwd_recurrent \
             linear_fwd:{f32,bf16},b4,hq16,hkv16,lq4096,lk4096,d64,$options \
             linear_fwd:{f32,bf16},b1,hq8,hkv8,lq16384,lk16384,d64,$options \
             linear_fwd:{f32,bf16},b8,hq16,hkv16,lq2048,lk2048,d128,$options \
