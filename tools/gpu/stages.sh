@@ -104,9 +104,11 @@ for v in json.load(sys.stdin)["variants"]:
 }
 
 two() {
-    timeout 200 "$tests/test_cuda_devices" > "$reports/two.txt" 2>&1
-    echo "two devices: exit $?"
-    tail -5 "$reports/two.txt"
+    for test in devices linear; do
+        timeout 200 "$tests/test_cuda_$test" > "$reports/two-$test.txt" 2>&1
+        echo "two devices, $test: exit $?"
+        tail -4 "$reports/two-$test.txt"
+    done
 }
 
 launch() {
