@@ -11,6 +11,7 @@
 #   two       two GPUs in one process
 #   launch    what a planned launch takes of the host, and a first use
 #   opencl    NVIDIA's OpenCL beside CUDA
+#   crossover from what length on linear attention is faster than softmax
 #   gradients the backward beside PyTorch's
 #   linear    linear attention: the shapes of docs/performance.md, cold, with the rates
 #   SET       a table of torch_sdpa.py: forward, gqa, bias, f32, decode, or several as a,b
@@ -118,12 +119,18 @@ launch() {
 }
 
 opencl() {
-    for device in cuda:0 opencl:0; do
-        timeout 60 "$tools/attn-bench" --device $device --timing single \
-            --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu \
+    for row in cuda:0,softmax_fwd_tile opencl:0,softmax_fwd_tile_gpu; do
+        timeout 60 "$tools/attn-bench" --device "${row%,*}" --variant "${row#*,}" --timing single \
             softmax_fwd:{f32,f16},b4,hq32,hkv32,lq4096,lk4096,d64 \
             softmax_fwd:{f32,f16},b4,hq16,hkv16,lq4096,lk4096,d128 |
-            tee "$reports/bench-$device.txt" | cut -c1-200
+            tee "$reports/bench-${row%:*}.txt" | cut -c1-200
+    done
+}
+
+crossover() {
+    for row in cuda:0,bf16 cuda:0,f32 opencl:0,f32; do
+        timeout 60 python3 tools/crossover.py "$tools" "${row%,*}" "${row#*,}" |
+            tee -a "$reports/crossover.csv"
     done
 }
 
@@ -158,7 +165,7 @@ torch() {
 for stage in "$@"; do
     echo "== $stage, $(date +%T)"
     case $stage in
-    validate | faults | sanitize | two | launch | opencl | gradients | linear) $stage ;;
+    validate | faults | sanitize | two | launch | opencl | crossover | gradients | linear) $stage ;;
     *) torch "$stage" ;;
     esac
 done
