@@ -54,7 +54,7 @@ static void one_hidden_head(const subject *who)
  * left; their dLSE goes to it. */
 static void biases_that_hide(const subject *who)
 {
-    static const float sinks[] = { 0, 0.5f, -100000 };
+    static const float sinks[] = { 0, 0.5f, -100000, INFINITY };
     backward x;
 
     backward_make(&x, who, "f32,b1,hq1,hkv1,lq640,lk640,d4,bias=f32");
@@ -68,7 +68,7 @@ static void biases_that_hide(const subject *who)
             backward_is_zero(&x, BIAS, i * 640 + i + 65, 640 - i - 65);
     backward_free(&x);
 
-    for (int s = 0; s < 3; s++) {
+    for (int s = 0; s < 4; s++) {
         double want = 0;
 
         backward_make(&x, who, "f32,b1,hq1,hkv1,lq16,lk512,d64,bias=f32,sinks");

@@ -29,7 +29,7 @@ void attn_softmax_bwd_sinks(SIGNATURE(SOFTMAX_BWD_PARAMS))
 
         for (int i = lane; sink != -INFINITY && i < seq.queries; i += ITEMS) {
             const float over = sink - back_lse(&p, &seq, b, h, i);
-            const float weight = over > 0.0f ? 1.0f : exp(over);
+            const float weight = over <= 0.0f ? exp(over) : 1.0f;    /* of +inf: 1 */
 
             if (weight != 0.0f)
                 sum = back_add(sum, -weight * p.work[back_delta_at(&p, b, h, i)], &extra);

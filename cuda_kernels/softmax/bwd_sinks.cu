@@ -34,7 +34,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void NAME(
 
         for (int i = lane; sink != -INFINITE && i < seq.queries; i += THREADS) {
             const float over = sink - back_lse<CAN>(p, seq, b, h, i);
-            const float weight = over > 0.0f ? 1.0f : expf(over);
+            const float weight = over <= 0.0f ? expf(over) : 1.0f;    // of +inf: 1
 
             if (weight != 0.0f)
                 sum = back_add(sum, -weight * p.work[back_delta_at(p, b, h, i)], &extra);

@@ -60,16 +60,10 @@ DEVICE void pack_weights(const scores<T> &s, float4 *, weights<T> &w)
     }
 }
 
-// Dropout of a step that begins with key j, a multiple of 4: the factor before weights are
-// packed, zeros behind, where there are registers for it. A register has two neighbours of
-// four keys.
+// Dropout of a step that begins with key j, a multiple of 4, where there are registers for it:
+// behind the packing. A register has two neighbours of four keys.
 template <typename T>
-DEVICE void drop_scores(const attn_kparams &p, uint32_t, int, int, scores<T> &s)
-{
-    #pragma unroll
-    for (int i = 0; i < T::MT * T::NT * 4; i++)
-        s[i / 4 / T::NT][i / 4 % T::NT][i % 4] *= p.drop_factor;
-}
+DEVICE void drop_scores(const attn_kparams &, uint32_t, int, int, scores<T> &) {}
 
 template <typename T>
 DEVICE void drop_weights(const attn_kparams &p, uint32_t head, int query, int j, weights<T> &w)

@@ -118,8 +118,10 @@ DEVICE void drop_scores(const attn_kparams &p, uint32_t head, int query, int j, 
 
             dropout_words(p, head, query + lane / 4 + mt * 16 + half * 8,
                           j / 4 + 2 * n + lane % 4 / 2, word);
-            s[mt][n][half * 2] *= dropout_factor(p, lane & 1 ? word[2] : word[0]);
-            s[mt][n][half * 2 + 1] *= dropout_factor(p, lane & 1 ? word[3] : word[1]);
+            if ((lane & 1 ? word[2] : word[0]) < p.drop_below)
+                s[mt][n][half * 2] = 0.0f;
+            if ((lane & 1 ? word[3] : word[1]) < p.drop_below)
+                s[mt][n][half * 2 + 1] = 0.0f;
         }
     }
 }

@@ -32,7 +32,10 @@ DEVICE void write_rows(const attn_kparams &p, const mma_work &mem, int x0, float
         if (my.m[mt][half] == -INFINITE)
             row.m = -INFINITE;
 
-        const float factor = unlifted<TYPE>(state_finish_sink(&row, sink));
+        float factor = unlifted<TYPE>(state_finish_sink(&row, sink));
+
+        if (has<CAN>(p, FEAT_DROPOUT))    // here, since weights of f16 have no room for it
+            factor *= p.drop_factor;
 
         if (has<CAN>(p, FEAT_LSE) && p.want_lse && lane % 4 == 0 && x < queries)
             p.lse[address_lse<CAN>(p, mem.seq, mem.b, mem.h, mem.i0 + x0 + x)] =

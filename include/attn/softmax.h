@@ -57,11 +57,12 @@ extern "C" {
  *
  * A query that sees no key (Lk = 0, a length of 0, all masked, or none in range)
  * gives O = 0 and LSE = -inf, with a sink O = 0 and LSE = the sink. A sink of +inf
- * takes all weight: O = 0 and LSE = +inf, with keys in sight or without. A key that no
- * query of its head sees by length, page, causal or window contributes nothing: its
- * K and V rows may hold anything, NaN and Inf included. Of a key hidden by the mask
- * or the bias alone K may hold anything, V too unless the variant says that it
- * wants finite numbers there (ATTN_TRAIT_FINITE_V).
+ * takes all weight: O = 0 and LSE = +inf, with keys in sight or without, and dSink is the
+ * sum of dLSE. A key that no query of its head sees by length, page, causal or window
+ * contributes nothing: its K and V rows may hold anything, NaN and Inf included. Of a key
+ * hidden by the mask or the bias alone K may hold anything, V too unless the variant says
+ * that it wants finite numbers there (ATTN_TRAIT_FINITE_V). A key that dropout drops is in
+ * sight: its V has to be finite.
  *
  * Lengths and packed sequences. Each batch may have fewer queries (lens_q) and keys
  * (lens_kv) than the tensors have rows. Packed, the batches lie one behind the other

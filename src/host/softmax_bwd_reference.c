@@ -263,7 +263,7 @@ static void grad_sink(const attn_host_softmax *s, int64_t h)
             const double lse = attn_element_load(
                 &s->t.lse, attn_host_query_at(s, &s->t.lse, &x.x, b, h, i));
             const double p = sink == -INFINITY || lse == -INFINITY ? 0
-                             : sink > lse                          ? 1
+                             : sink >= lse                         ? 1
                                                                    : exp(sink - lse);
             if (p != 0)
                 sum -= p * deltas(s)[(b * s->heads_q + h) * s->len_q + i];

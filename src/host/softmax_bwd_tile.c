@@ -268,7 +268,7 @@ static void sink_unit(const attn_host_softmax *s, int64_t h, float *scratch)
         for (int64_t i = 0; i < u.x.queries; i++) { /* an LSE of +Inf: no key, no sink */
             const double over = sink - (double)back_lse(&u, i);
 
-            sum -= exp(over > 0 ? 0 : over) * (double)back_delta(&u, i);
+            sum -= (over <= 0 ? exp(over) : 1) * (double)back_delta(&u, i); /* of +inf: 1 */
         }
     }
     ((float *)t->data)[t->offset + h * t->stride[1]] = (float)sum;
