@@ -88,7 +88,7 @@ check() {
     grep -m 2 -A 10 -iE '^========= .*(error|hazard|barrier|invalid|uninit)' "$log" | head -24
 }
 
-# All checkers over each variant that is ours, as many at once as there are cores; what has not
+# All checkers over each variant that is ours and matches VARIANTS, as many at once as there are cores; what has not
 # ended after SANITIZE seconds (420) is told as exit 124.
 sanitize() {
     export reports tools until=$(($(date +%s) + ${SANITIZE:-420}))
@@ -101,7 +101,7 @@ sanitize() {
 for v in json.load(sys.stdin)["variants"]:
     if "cudnn" not in v["name"]: print(sys.argv[1], v["name"])' "$tool"
         done
-    done | xargs -P "$(nproc)" -L 1 bash -c 'check "$@"' check
+    done | grep -E "${VARIANTS:-.}" | xargs -P "$(nproc)" -L 1 bash -c 'check "$@"' check
 }
 
 two() {
