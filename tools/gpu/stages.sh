@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# What a machine with a GPU is for, in stages that share one build, for machines that are lent
+# What a machine with a GPU is for, in stages that share one build, where such a machine is at hand
 # for minutes: each says in a line or table what came of it, all reports go into one archive.
 #
 # usage: tools/gpu/stages.sh OUT FOLDER_WITH_DEBS STAGE...    (a folder that is not there: none)
