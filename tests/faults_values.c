@@ -444,13 +444,13 @@ static void nan_at_the_window(const subject *who)
 }
 
 /* A key that weighs 10^6 times the others, and has no value: what is left are weights that
- * f16 holds in a few bits, if at all: which a vendor's own attention leaves at that. */
+ * f16 holds in a few bits, if at all: which cuDNN leaves at that. */
 static void light_weights(const subject *who)
 {
     static const float lead[] = { 12, 14, 17.5f };
     trial t, want;
 
-    if (who->traits & ATTN_TRAIT_VENDOR && who->traits & ATTN_TRAIT_BY_NAME)
+    if (!strcmp(who->variant, "softmax_fwd_cudnn"))
         return;
     for (size_t n = 0; n < sizeof lead / sizeof lead[0]; n++) {
         for (int r = 0; r < 2; r++) {

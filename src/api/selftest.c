@@ -340,8 +340,12 @@ static float scale_of(const trial *t, attn_type type, const void *want, int64_t 
     float most = 1;
 
     if (t->p.op == ATTN_OP_LINEAR)
-        for (int64_t i = 0; i < n; i++)
-            most = fmaxf(most, fabsf(value(type, want, i)));
+        for (int64_t i = 0; i < n; i++) {
+            const float x = fabsf(value(type, want, i));
+
+            if (isfinite(x)) /* an infinity would let everything pass */
+                most = fmaxf(most, x);
+        }
     return most;
 }
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# What a machine with a GPU is for, in stages that share one build, where such a machine is at hand
-# for minutes: each says in a line or table what came of it, all reports go into one archive.
+# What a machine with a GPU is for, in stages that share one build, for where it is at hand for
+# minutes: each says in a line or table what came of it, all reports go into one archive.
 #
 # usage: tools/gpu/stages.sh OUT FOLDER_WITH_DEBS STAGE...    (a folder that is not there: none)
 #
@@ -41,15 +41,15 @@ cudnn=$(python3 -c 'import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + 
 tools=$work/build/tools tests=$work/build/tests
 
 validate() {
-    ONLY=cuda bash tools/gpu/parallel.sh "$tools" "$reports" "${VALIDATE:-150}" --rounds 2 --repeat 2 \
+    ONLY=cuda bash tools/gpu/parallel.sh "$tools" "$reports" "${VALIDATE:-300}" --rounds 2 --repeat 2 \
         --cases medium --cases tests/cases/tensor_cores.txt --cases tests/cases/cudnn.txt \
         --cases tests/cases/warpgroups.txt \
         --cases gradients --cases tests/cases/tensor_core_gradients.txt \
         --cases linear --cases tests/cases/linear_chunks.txt --cases tests/cases/dropout.txt &
-    ONLY='opencl|host' bash tools/gpu/parallel.sh "$tools" "$reports" "${VALIDATE:-150}" --rounds 1 --repeat 2 \
+    ONLY='opencl|host' bash tools/gpu/parallel.sh "$tools" "$reports" "${VALIDATE:-300}" --rounds 1 --repeat 2 \
         --cases tiny --cases gradients --cases tests/cases/tiny_linear.txt \
         --cases tests/cases/tiny_dropout.txt &
-    timeout "${VALIDATE:-150}" "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
+    timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
         --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu --variant softmax_fwd_mma \
         --variant softmax_fwd_tile_cpu --variant softmax_fwd_split \
         > "$reports/validate-across-devices.json" 2> /dev/null
@@ -88,8 +88,8 @@ check() {
     grep -m 2 -A 10 -iE '^========= .*(error|hazard|barrier|invalid|uninit)' "$log" | head -24
 }
 
-# All checkers over each variant that is ours and matches VARIANTS, as many at once as there are cores; what has not
-# ended after SANITIZE seconds (420) is told as exit 124.
+# All checkers over each variant that is ours and matches VARIANTS, as many at once as there are
+# cores; what has not ended after SANITIZE seconds (420) is told as exit 124.
 sanitize() {
     export reports tools until=$(($(date +%s) + ${SANITIZE:-420}))
     export -f check
