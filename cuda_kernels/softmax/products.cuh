@@ -43,12 +43,26 @@ DEVICE void add_scaled(float4 &o, float w, float4 v)
     o.w += w * v.w;
 }
 
-// o[r][g] += weights times values, for one chunk of keys.
+// The values of four keys for column group g.
+template <typename T> DEVICE void load_values(float4 (&b)[4], const float *v, int g)
+{
+    #pragma unroll
+    for (int y = 0; y < 4; y++)
+        b[y] = *(const float4 *)(v + y * T::VP + g * 4 * T::TX);
+}
+
+// o[r][g] += weights times values, for one chunk of keys. Values are loaded one column group
+// ahead, if a second register for them is known at compile time.
 template <typename T>
 DEVICE void add_values(float4 (&o)[T::RM][T::RV], const float *w, const float *v)
 {
+    constexpr bool AHEAD = T::RV % 2 == 0;
+    float4 b[2][4];
+
+    if (AHEAD)
+        load_values<T>(b[0], v, 0);
     #pragma unroll 1
-    for (int j = 0; j < T::JC; j += 4) {
+    for (int j = 0; j < T::JC; j += 4, v += 4 * T::VP) {
         float4 a[T::RM];
 
         #pragma unroll
@@ -56,18 +70,20 @@ DEVICE void add_values(float4 (&o)[T::RM][T::RV], const float *w, const float *v
             a[r] = *(const float4 *)(w + r * T::TY * T::WP + j);
         #pragma unroll
         for (int g = 0; g < T::RV; g++) {
-            const float *x = v + j * T::VP + g * 4 * T::TX;
-            const float4 b0 = *(const float4 *)x;
-            const float4 b1 = *(const float4 *)(x + T::VP);
-            const float4 b2 = *(const float4 *)(x + 2 * T::VP);
-            const float4 b3 = *(const float4 *)(x + 3 * T::VP);
+            const float4(&now)[4] = b[g % 2];
 
+            if (!AHEAD)
+                load_values<T>(b[g % 2], v, g);
+            else if (g + 1 < T::RV)
+                load_values<T>(b[(g + 1) % 2], v, g + 1);
+            else
+                load_values<T>(b[0], j + 4 < T::JC ? v + 4 * T::VP : v, 0);
             #pragma unroll
             for (int r = 0; r < T::RM; r++) {
-                add_scaled(o[r][g], a[r].x, b0);
-                add_scaled(o[r][g], a[r].y, b1);
-                add_scaled(o[r][g], a[r].z, b2);
-                add_scaled(o[r][g], a[r].w, b3);
+                add_scaled(o[r][g], a[r].x, now[0]);
+                add_scaled(o[r][g], a[r].y, now[1]);
+                add_scaled(o[r][g], a[r].z, now[2]);
+                add_scaled(o[r][g], a[r].w, now[3]);
             }
         }
     }

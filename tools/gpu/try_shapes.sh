@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Times shapes of softmax/fwd_mma.cu (or FILE=softmax/fwd_wgmma.cu) on a GPU, no library
+# Times shapes of softmax/fwd_mma.cu (or FILE=softmax/fwd_wgmma.cu, _tile.cu) on a GPU, no library
 # needed: compiles a copy of the file for each, side by side, then runs one after another.
 #
 # usage: tools/gpu/try_shapes.sh TYPE DIM PART "PROBLEM;PROBLEM..." SHAPE...
@@ -21,10 +21,10 @@ type=$1 dim=$2 part=$3 problems=$4
 shift 4
 PATH=$PATH:/usr/local/cuda/bin
 work=$(mktemp -d)
-[ "$file" = softmax/fwd_mma.cu ] || extra="-DRESIDENT=${RESIDENT:-132} ${extra:-}"
+[ "$file" != softmax/fwd_wgmma.cu ] || extra="-DRESIDENT=${RESIDENT:-132} ${extra:-}"
 used=large defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
-if [ "$type" = f32 ]; then
-    defines+=(-DTYPE_IS_F32)
+[ "$type" != f32 ] || defines+=(-DTYPE_IS_F32)
+if [ "$type $file" = "f32 softmax/fwd_mma.cu" ]; then
     case $part in ranges) sums=EXACT ;; long) sums=EXACT_LONG ;; *) sums=IN_CORES ;; esac
     [ "$part" = all ] && [ "$dim" -le 128 ] && sums=EXACT_LONG
     [ "$part" = all ] && [ "$dim" -gt 128 ] && sums=EXACT
