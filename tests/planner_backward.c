@@ -248,8 +248,10 @@ static void cuda_tensor_cores_take_one_pass(void **state)
         assert_int_equal(c.step[0].grad, 0);
         assert_int_equal(c.workspace_bytes,
                          4 * (3 * rows + 4 + rows * cases[i].pitch + 2 * 4 * 4));
+        t.caps.capability = 80;
         check_ok(attn_choose(&p, &t, NULL, &c));
         assert_string_equal(c.variant->name, "softmax_bwd_mma");
+        t.caps.capability = 90;
     }
     check_ok(attn_problem_parse(&p, PROBLEM));
     check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
@@ -271,12 +273,73 @@ static void cuda_tensor_cores_take_one_pass(void **state)
     check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
                 "softmax_bwd_mma: does not take \"mask\"");
     p.features &= ~(uint32_t)ATTN_FEAT_MASK;
+    check_ok(attn_problem_parse(&p, "softmax_bwd:f16,b1,hq1,hkv1,lq9,lk9,d64,dropout=0.5,"
+                                    "grad=k"));
+    check_ok(attn_choose(&p, &t, &named, &c));
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_mma_f16_d64_both_drop");
+    check_ok(attn_problem_parse(&p, "softmax_bwd:f16,b1,hq1,hkv1,lq9,lk9,d64,grad=k"));
     t.caps.max_alloc_bytes = 4 * 9 * 64;
     check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
                 "a workspace of f32 sums for dQ exceeds the device's memory");
     t.caps.capability = 75;
     check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
                 "wants compute capability 8.0 or more");
+}
+
+/* Hopper has a kernel of its own, for what the copy engine or chunks of 16 bytes can bring
+ * and up to 128 columns; the rest goes where it went before. */
+static void hopper_takes_warpgroups(void **state)
+{
+    static const char *const pass = "softmax_bwd_wgmma_";
+    static const struct {
+        const char *fields, *kernel;
+        int n_steps;
+    } taken[] = {
+        { "f16,b2,hq4,hkv2,lq100,lk120,d64,grad=q+k+v", "f16_d64_all", 3 },
+        { "bf16,b2,hq4,hkv2,lq100,lk120,d64,dv72,causal,grad=q", "bf16_d128_all", 3 },
+        { "bf16,b1,hq1,hkv1,lq9,lk9,d128,window=3:0,grad=k", "bf16_d128_keys", 2 },
+        { "f16,b1,hq1,hkv1,lq9,lk9,d8,sinks,grad=v+sinks", "f16_d64_keys", 3 },
+    };
+    static const struct {
+        const char *fields, *why;
+    } refused[] = {
+        { "f32,b1,hq1,hkv1,lq9,lk9,d64,grad=k", "takes f16 and bf16, not f32" },
+        { "f16,b1,hq1,hkv1,lq9,lk9,d136,grad=k", "D or Dv is over 128" },
+        { "f16,b1,hq1,hkv1,lq9,lk9,d60,grad=k", "D or Dv is no multiple of 8" },
+        { "f16,b1,hq1,hkv1,lq9,lk9,d64,grad=k,layout=8",
+          "wants q, k, v and the gradient of o at addresses and strides that are "
+          "multiples" },
+        { "f16,b1,hq1,hkv1,lq9,lk9,d64,mask,grad=k", "does not take \"mask\"" },
+    };
+    const attn_options named = { .size = sizeof named, .variant = "softmax_bwd_wgmma" };
+    attn_target t = target_of("cuda");
+    char text[128];
+    attn_problem p;
+    attn_choice c;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
+        snprintf(text, sizeof text, "softmax_bwd:%s", taken[i].fields);
+        check_ok(attn_problem_parse(&p, text));
+        check_ok(attn_choose(&p, &t, NULL, &c));
+        assert_string_equal(c.variant->name, "softmax_bwd_wgmma");
+        assert_int_equal(c.n_steps, taken[i].n_steps);
+        assert_memory_equal(c.step[1].kernel, pass, strlen(pass));
+        assert_string_equal(c.step[1].kernel + strlen(pass), taken[i].kernel);
+        assert_int_equal(c.step[1].box_q, c.step[1].tile_q);
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        snprintf(text, sizeof text, "softmax_bwd:%s", refused[i].fields);
+        check_ok(attn_problem_parse(&p, text));
+        check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED, refused[i].why);
+        check_ok(attn_choose(&p, &t, NULL, &c));
+    }
+    check_ok(attn_problem_parse(&p, "softmax_bwd:f16,b1,hq1,hkv1,lq9,lk9,d64,grad=k"));
+    t.caps.fast_bytes = 99 * 1024;
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED, "does not fit");
+    t.caps.capability = 100;
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
+                "wants compute capability 9.0");
 }
 
 /* On the host: by tiles, of which the rows follow from the head sizes alone, in memory that
@@ -329,6 +392,7 @@ int main(void)
         cmocka_unit_test(opencl_takes_steps),
         cmocka_unit_test(cuda_takes_steps),
         cmocka_unit_test(cuda_tensor_cores_take_one_pass),
+        cmocka_unit_test(hopper_takes_warpgroups),
         cmocka_unit_test(the_host_takes_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

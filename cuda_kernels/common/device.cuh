@@ -144,6 +144,20 @@ DEVICE void device_set_flag(int *at, int x)
     asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
 }
 
+// The same, in order with what comes behind, and behind all that came before.
+DEVICE int device_flag_acquire(const int *at)
+{
+    int x;
+
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+    return x;
+}
+
+DEVICE void device_set_flag_release(int *at, int x)
+{
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
+}
+
 DEVICE void device_fence()
 {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");

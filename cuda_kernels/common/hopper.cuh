@@ -50,6 +50,38 @@ DEVICE void device_copy_box(void *to, const attn_map *map, int column, int row, 
                  "r"(device_address(b)) : "memory");
 }
 
+// Adds numbers in shared memory to as many in global memory, in f32, by the copy engine: 16
+// divides both addresses and the bytes. What ordinary stores wrote there is handed over first
+// (device_copies_to_products). _store writes them instead.
+DEVICE void device_bulk_add(float *to, const float *from, int bytes)
+{
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::
+                     "l"(to), "r"(device_address(from)), "r"(bytes) : "memory");
+}
+
+DEVICE void device_bulk_store(float *to, const float *from, int bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                 "r"(device_address(from)), "r"(bytes) : "memory");
+}
+
+DEVICE void device_bulk_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Waits until all but the last PENDING groups of this thread's are written.
+template <int PENDING> DEVICE void device_bulk_wait()
+{
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Waits until shared memory may be written again.
+DEVICE void device_bulk_wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
 // Waits for the end of the phase of that parity, 0 for the first.
 DEVICE void device_barrier_wait(device_barrier *b, uint32_t parity)
 {
@@ -141,10 +173,10 @@ DEVICE uint64_t device_tile(device_shared at, int panel)
 // shared memory, each with its rows along rows or columns of the result; c is not added to
 // unless `added`. _of: a in registers, as mma.m16n8k16 has it, 16 rows a warp; b from shared
 // memory, its rows along the depth.
-#define PRODUCTS_IN(N, TEXT, LIST, SUMS, A, B, C) \
+#define PRODUCTS_IN(N, TEXT, LIST, SUMS, A, B, C, TURNED) \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #C ", 0; " \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TEXT "." TEXT \
-                 " {" LIST "}, %" #A ", %" #B ", p, 1, 1, 0, 0; }" \
+                 " {" LIST "}, %" #A ", %" #B ", p, 1, 1, " #TURNED ", " #TURNED "; }" \
                  : ALL SUMS : "l"(a), "l"(b), "r"(added))
 #define PRODUCTS_OF(N, TEXT, LIST, SUMS, A, B, C, D, E) \
     asm volatile("{ .reg .pred p; setp.eq.b32 p, 0, 0; " \
@@ -157,9 +189,9 @@ DEVICE uint64_t device_tile(device_shared at, int panel)
     DEVICE void device_products_in(float (&c)[N / 8][4], uint64_t a, uint64_t b, int added) \
     { \
         if constexpr (TYPE == 1) \
-            PRODUCTS_IN(N, "f16", LIST, SUMS, A, B, C); \
+            PRODUCTS_IN(N, "f16", LIST, SUMS, A, B, C, 0); \
         else \
-            PRODUCTS_IN(N, "bf16", LIST, SUMS, A, B, C); \
+            PRODUCTS_IN(N, "bf16", LIST, SUMS, A, B, C, 0); \
     } \
     template <int TYPE> \
     DEVICE void device_products_of(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b) \
@@ -170,6 +202,20 @@ DEVICE uint64_t device_tile(device_shared at, int panel)
             PRODUCTS_OF(N, "bf16", LIST, SUMS, A, B, C, D, E); \
     }
 
+// c (+)= a b, 64 rows, N columns, 16 deep, of f16 or bf16; both from shared memory, each with
+// its rows along the depth.
+#define PRODUCTS_TURNED(N, LIST, SUMS, A, B, C) \
+    template <int TYPE> \
+    DEVICE void device_products_turned(float (&c)[N / 8][4], uint64_t a, uint64_t b, int added) \
+    { \
+        if constexpr (TYPE == 1) \
+            PRODUCTS_IN(N, "f16", LIST, SUMS, A, B, C, 1); \
+        else \
+            PRODUCTS_IN(N, "bf16", LIST, SUMS, A, B, C, 1); \
+    }
+
+PRODUCTS_TURNED(32, W_0, (F_16(0)), 16, 17, 18)
+PRODUCTS_TURNED(64, W_0 W_16, (F_32(0)), 32, 33, 34)
 PRODUCTS(64, W_0 W_16, (F_32(0)), 32, 33, 34, 35, 36)
 PRODUCTS(80, W_0 W_16 W_32_8, (F_32(0), F_4(8), F_4(9)), 40, 41, 42, 43, 44)
 PRODUCTS(96, W_0 W_16 W_32, (F_32(0), F_16(8)), 48, 49, 50, 51, 52)

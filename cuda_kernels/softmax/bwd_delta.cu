@@ -3,8 +3,8 @@
 // from its products.
 //
 // Computes  delta_i = sum_d dO_id O_id - dLSE_i, those that are there, into the workspace
-// Grid      1-D, ceil(Lq / ROWS) * Hq * B groups, queries fastest
-// Block     32 * ROWS threads, 1-D: a warp for a row
+// Grid      1-D, ceil(Lq / GROUP_ROWS) * Hq * B groups, queries fastest
+// Block     256 threads, 1-D: a warp for eight rows
 // Shared    none
 // Layout    any strides, in elements; WIDE_ bits promise more (params.h)
 // Numerics  f32
@@ -23,23 +23,18 @@
 
 #include "softmax/bwd_rows.cuh"
 
-constexpr int ROWS = 8;    // src/plan/cuda/backward.c
 constexpr int CAN = CAN_ALL & ~FEAT_PAGES;
 
-extern "C" __global__ __launch_bounds__(32 * ROWS) void NAME(
-    const __grid_constant__ attn_kparams p)
+extern "C" __global__ __launch_bounds__(256, TYPE == TYPE_F32 ? 2 : 3) void NAME(const __grid_constant__ attn_kparams p)
 {
-    const int lane = threadIdx.x % 32, tiles = ceil_div(p.len_q, ROWS);
-    const int i = (int)(blockIdx.x % tiles) * ROWS + (int)threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, tiles = ceil_div(p.len_q, GROUP_ROWS);
+    const int first = blockIdx.x % tiles * GROUP_ROWS + threadIdx.x / 32 * WARP_ROWS;
     const int head = blockIdx.x / tiles, h = head % p.heads_q;
     const int64_t b = head / p.heads_q;
     const attn_sequence seq = range_sequence<CAN>(p, b);
+    const back_row row = find_row<CAN>(p, seq, b, h, first, lane);
+    const int i = first + row.at;
 
-    if (i >= seq.queries)
-        return;
-
-    const float delta = back_delta<CAN>(p, seq, b, h, i, lane);
-
-    if (lane == 0)
-        p.work[back_delta_at(p, b, h, i)] = delta;
+    if (lane % 4 == 0 && i < seq.queries)
+        p.work[back_delta_at(p, b, h, i)] = row.delta;
 }

@@ -21,8 +21,8 @@
 //           type before they meet the other operand. f16 has nothing below 2^-24: there weights
 //           are 2^14 times what they are, and gradients of scores a power of 2 that a bound
 //           of them, |dO| |v| + |delta|, allows; sums follow it
-// Features  ranges, lengths, packed sequences, sinks through common/; no softcap, terms,
-//           pages, dropout
+// Features  ranges, lengths, packed sequences, sinks through common/; dropout in instances of
+//           its own; no softcap, terms, pages
 // Requires  sm_80; bwd_mma_begin.cu before, bwd_mma_finish.cu behind; D and Dv up to DIM,
 //           columns past them are 0 and not read
 // Tunables  WARPS, BN, BLOCKS; src/plan/cuda/softmax_bwd_mma.c has the same numbers
@@ -45,82 +45,13 @@
 
 #include "softmax/bwd_mma.cuh"
 
-constexpr int64_t UNBOUNDED = (int64_t)1 << 40;    // beyond any distance of positions
-
-// The step after `before`, or the first one. By one thread, while the others wait for
-// nothing: what changes from step to step alone is cheap.
-template <typename T, int CAN>
-DEVICE void find_step(const attn_kparams &p, back_shared<T> &mem, const mma_step *before,
-                      mma_step &at)
-{
-    const attn_range range = mem.range;
-    const bool goes_on = before && before->i0 > range.first;
-
-    at.there = (!before || before->there) && range.end > range.first;
-    if (!at.there)
-        return;
-    if (goes_on) {
-        at.h = before->h;
-        at.i0 = before->i0 - T::BN;
-        at.row = before->row - T::BN;
-        at.flag = before->flag - T::BN / FLAG_ROWS;
-    } else {
-        const int h = before ? before->h + 1 : mem.owner * p.group;
-
-        at.h = h;
-        at.i0 = (range.end - 1) / T::BN * T::BN;
-        at.there = h < (mem.owner + 1) * p.group;
-        if (!at.there)
-            return;
-        at.row = back_delta_at(p, mem.b, h, at.i0);
-        at.flag = mem.work.flags + (mem.b * p.heads_q + h) * mem.work.head_flags +
-                  at.i0 / FLAG_ROWS;
-        mem.head[h % 2].q_rows = ADDRESS_QUERIES(p, q, mem.seq, mem.b, h);
-        mem.head[h % 2].o_rows = ADDRESS_QUERIES(p, grad_o, mem.seq, mem.b, h);
-    }
-
-    const int64_t keys = mem.seq.keys, left = at.i0 + mem.left, right = at.i0 + mem.right;
-
-    at.lo = max(range.first - at.i0, 0);
-    at.n = min(range.end - at.i0, T::BN);
-    at.first = (int)clamp(left, -SCORE_FAR, keys);
-    at.end = (int)clamp(right, -SCORE_FAR, keys);
-    at.masked = mem.owned < T::BM || at.n < T::BN || at.lo > 0 ||
-                mem.first < left + at.n - 1 || mem.first + mem.owned > right;
-    at.before = mem.tile - (int)clamp(left, (int64_t)0, keys) / T::BM;
-}
-
-// What this group is to do. By one thread.
-template <typename T, int CAN>
-DEVICE void find_work(const attn_kparams &p, back_shared<T> &mem)
-{
-    const int heads = p.batch * p.heads_kv;
-
-    mem.work = find_back_work(p);
-
-    // without queries there was no step before that begins the count
-    const int ticket = T::K && p.len_q ? atomicAdd(mem.work.ticket, 1) : (int)blockIdx.x;
-
-    mem.tile = ticket / heads;
-    mem.owner = ticket % heads % p.heads_kv;
-    mem.b = ticket % heads / p.heads_kv;
-    mem.first = mem.tile * T::BM;
-    mem.seq = range_sequence<CAN>(p, mem.b);
-    mem.owned = clamp(mem.seq.keys - mem.first, 0, T::BM);
-    mem.range = range_queries<CAN>(p, mem.seq, mem.first, mem.owned);
-    mem.left = has<CAN>(p, FEAT_RANGE_LEFT) ? mem.seq.position - p.left : -UNBOUNDED;
-    mem.right = has<CAN>(p, FEAT_RANGE_RIGHT) ? mem.seq.position + p.right + 1 : UNBOUNDED;
-    find_step<T, CAN>(p, mem, NULL, mem.step[0]);
-    find_step<T, CAN>(p, mem, &mem.step[0], mem.step[1]);
-}
-
 // Brings Q, dO, LSE and delta of a step.
 template <typename T, int CAN>
 DEVICE void fetch_step(const attn_kparams &p, back_shared<T> &mem, const mma_step &at,
                        int slot)
 {
     const attn_range there = { at.i0 + at.lo, at.i0 + at.n };
-    const mma_head &head = mem.head[at.h % 2];
+    const mma_head &head = mem.group.head[at.h % 2];
 
     fetch<T::BN, CHUNKS_K, T::THREADS, CAN>(p, mem.q[slot], p.q, head.q_rows,
                                             p.q_stride_l, at.i0, there, p.d, has<CAN>(p, WHOLE_Q));
@@ -131,7 +62,7 @@ DEVICE void fetch_step(const attn_kparams &p, back_shared<T> &mem, const mma_ste
 
     for (int x = threadIdx.x; x < (T::LIFTS ? 3 : 2) * T::BN; x += T::THREADS) {
         const int of = x / T::BN, query = x % T::BN;
-        const float *const from = of == 0 ? mem.work.lse : of == 1 ? p.work : mem.work.size;
+        const float *const from = of == 0 ? mem.group.work.lse : of == 1 ? p.work : mem.group.work.size;
         float *const to = of == 0   ? mem.lse[slot]
                           : of == 1 ? mem.delta[slot]
                                     : mem.size[slot];
@@ -140,88 +71,13 @@ DEVICE void fetch_step(const attn_kparams &p, back_shared<T> &mem, const mma_ste
     }
 }
 
-// Scores become weights; out of range they are 0. `key`: the lane's first.
-template <typename T>
-DEVICE void find_weights(back_pairs<T> &s, float unit, const float *lse, const mma_step &at,
-                         int key, int keys)
-{
-    const int c0 = threadIdx.x % 4 * 2;
-
-    #pragma unroll
-    for (int t = 0; t < T::NT; t++) {
-        const float own[2] = { lse[t * 8 + c0], lse[t * 8 + c0 + 1] };
-
-        #pragma unroll
-        for (int e = 0; e < 4; e++)
-            s[t][e] = state_exp2(device_min(fmaf(s[t][e], unit, -own[e % 2]), 0.0f));
-    }
-    if (!at.masked)
-        return;
-    #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int64_t j = key + half * 8;
-        const int first = (int)max(j - at.end + 1, (int64_t)at.lo) - c0;
-        const int end = j < keys ? (int)min(j - at.first + 1, (int64_t)at.n) - c0 : 0;
-
-        #pragma unroll
-        for (int e = 0; e < 2 * T::NT; e++) {
-            const int c = e / 2 * 8 + e % 2;
-            float &w = s[e / 2][half * 2 + e % 2];
-
-            w = c >= first && c < end ? w : 0.0f;
-        }
-    }
-}
-
-// dP becomes the gradients of the scores. Out of range they are 0, whatever dP holds.
-template <typename T>
-DEVICE void find_gradients(const back_pairs<T> &w, back_pairs<T> &dp, const float *delta,
-                           bool masked)
-{
-    const int c0 = threadIdx.x % 4 * 2;
-
-    #pragma unroll
-    for (int t = 0; t < T::NT; t++) {
-        const float own[2] = { delta[t * 8 + c0], delta[t * 8 + c0 + 1] };
-
-        #pragma unroll
-        for (int e = 0; e < 4; e++)
-            dp[t][e] = w[t][e] * (dp[t][e] - own[e % 2]);
-    }
-    #pragma unroll
-    for (int e = 0; e < T::NT * 4 && masked; e++)
-        dp[e / 4][e % 4] = w[e / 4][e % 4] == 0.0f ? 0.0f : dp[e / 4][e % 4];
-}
-
-// Lets those go on who wait for the sums of a step, all of which were written before a
-// barrier. By one thread.
-DEVICE void end_turn(const mma_step &at)
-{
-    device_fence();
-    device_set_flag(at.flag, at.before + 1);
-}
-
-// Waits until it is this group's turn to add to the sums of a step, of whose flag `seen` was
-// read a while ago. Ends its turn at the step before (NULL: there was none). By one thread; a
-// barrier follows.
-DEVICE void take_turn(const mma_step &at, int seen, const mma_step *before)
-{
-    if (before)
-        end_turn(*before);
-    else if (at.before)
-        device_fence();
-    if (seen >= at.before)
-        return;
-    while (device_flag(at.flag) < at.before)
-        ;
-    device_fence();
-}
-
 template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
 {
     static_assert(sizeof(back_shared<T>) <= T::BYTES, "the planner's budget");
+    constexpr bool DROPS = (CAN & FEAT_DROPOUT) != 0;
     SHARED_MEMORY(memory);
     back_shared<T> &mem = *(back_shared<T> *)memory;
+    const back_group &group = mem.group;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const bool want_q = T::K && p.has & HAS_GRAD_Q, want_k = T::K && p.has & HAS_GRAD_K;
     const bool want_v = T::V && p.has & HAS_GRAD_V, given = p.has & HAS_GRAD_O;
@@ -231,10 +87,13 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
     float lift = 0x1p60f;    // what dK is times what it should be
     int n = 0;
 
-    if (threadIdx.x == 0)
-        find_work<T, CAN>(p, mem);
+    if (threadIdx.x == 0) {
+        find_group<T, CAN>(p, mem.group);
+        find_step<T, CAN>(p, mem.group, NULL, mem.step[0]);
+        find_step<T, CAN>(p, mem.group, &mem.step[0], mem.step[1]);
+    }
     __syncthreads();
-    if (mem.owned == 0)
+    if (group.owned == 0)
         return;
 
     #pragma unroll
@@ -242,19 +101,19 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
         dk[i / 4][i % 4] = dv[i / 4][i % 4] = 0.0f;
     if (mem.step[0].there) {
         // what lies in keys that no query sees must not meet a 0 in the product for dQ
-        const attn_range any = range_any<CAN>(p, mem.seq, 0, mem.seq.queries);
-        const attn_range own = { max(mem.first, any.first),
-                                 min(mem.first + mem.owned, any.end) };
-        const int head = mem.owner;
+        const attn_range any = range_any<CAN>(p, group.seq, 0, group.seq.queries);
+        const attn_range own = { max(group.first, any.first),
+                                 min(group.first + group.owned, any.end) };
+        const int head = group.owner;
 
         fetch<T::BM, CHUNKS_K, T::THREADS, CAN>(p, mem.k, p.k,
-                                                ADDRESS_KEYS(p, k, mem.seq, mem.b, head),
-                                                p.k_stride_l, mem.first, own, p.d,
+                                                ADDRESS_KEYS(p, k, group.seq, group.b, head),
+                                                p.k_stride_l, group.first, own, p.d,
                                                 has<CAN>(p, WHOLE_K));
         if (T::K)
             fetch<T::BM, CHUNKS_K, T::THREADS, CAN>(p, mem.v, p.v,
-                                                    ADDRESS_KEYS(p, v, mem.seq, mem.b, head),
-                                                    p.v_stride_l, mem.first, own, p.dv,
+                                                    ADDRESS_KEYS(p, v, group.seq, group.b, head),
+                                                    p.v_stride_l, group.first, own, p.dv,
                                                     has<CAN>(p, WHOLE_V));
         for (int e = threadIdx.x; e < 2 * T::BN * CHUNKS_K && !given; e += T::THREADS)
             mem.o[0][e] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -265,8 +124,8 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
     #pragma unroll 1
     for (; mem.step[n % 4].there; n++) {
         const mma_step &at = mem.step[n % 4], &next = mem.step[(n + 1) % 4];
-        const int slot = n % 2, key = mem.first + warp * 16 + lane / 4;
-        const bool mine = sees(at, mem.first + warp * 16, mem.seq.keys);
+        const int slot = n % 2, key = group.first + warp * 16 + lane / 4;
+        const bool mine = sees(at, group.first + warp * 16, group.seq.keys);
         back_pairs<T> s, dp;
         back_operand<T> w;
         int before = 0;
@@ -276,12 +135,12 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
         if (want_q && threadIdx.x == 0)
             before = device_flag(at.flag);
         if (T::LIFTS && n == 0) {
-            mem.largest[warp] = find_largest<T>(mem.v);
+            mem.largest[warp] = find_largest(mem.v, warp * 16, place_of<CHUNKS_K>);
             __syncthreads();
         }
         if (T::LIFTS) {
-            const float now =
-                find_lift<T>(mem.size[slot], mem.delta[slot], mem.largest);
+            const float now = find_lift<T>(mem.size[slot], mem.delta[slot], mem.largest,
+                                           DROPS ? p.drop_factor : 1.0f);
 
             if (now < lift) {
                 #pragma unroll
@@ -306,29 +165,37 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
             fetch_step<T, CAN>(p, mem, next, slot ^ 1);
         device_commit();
         if (mine) {
-            find_weights<T>(s, unit, mem.lse[slot], at, key, mem.seq.keys);
+            back_kept kept;
+
+            find_weights<T>(s, unit, mem.lse[slot], at, key, group.seq.keys);
+            if (DROPS)
+                find_kept<T>(p, (uint32_t)(group.b * p.heads_q + at.h), at.i0, key, kept);
             if (want_v) {
                 pack_pairs<T>(s, TYPE == TYPE_F16 ? 0x1p14f : 1.0f, w);
+                if (DROPS)
+                    drop_packed<T>(kept, w);
                 add_products<T>(dv, w, mem.o[slot]);
             }
             if (T::K) {
                 find_pairs<T>(dp, mem.v + warp * 16 * CHUNKS_K, v_stays, mem.o[slot]);
+                if (DROPS)
+                    drop_pairs<T>(p, kept, dp);
                 find_gradients<T>(s, dp, mem.delta[slot], at.masked);
                 pack_pairs<T>(dp, T::LIFTS ? lift : 1.0f, w);
                 if (want_q)
-                    put_gradients<T>(w, mem.ds);
+                    put_gradients<T>(w, warp * 16, mem.ds);
                 if (want_k)
                     add_products<T>(dk, w, mem.q[slot]);
             }
         }
         if (threadIdx.x == T::THREADS - 32)
-            find_step<T, CAN>(p, mem, &next, mem.step[(n + 2) % 4]);
+            find_step<T, CAN>(p, mem.group, &next, mem.step[(n + 2) % 4]);
         if (!want_q)
             continue;
         if (threadIdx.x == 0)
             take_turn(at, before, n ? &mem.step[(n - 1) % 4] : NULL);
         __syncthreads();    // dS is there for all, and the sums are this group's
-        add_queries<T>(at, mem.work, mem.ds, mem.k, mem.first, mem.seq.keys,
+        add_queries<T>(at, group.work, mem.ds, mem.k, group.first, group.seq.keys,
                        T::LIFTS ? 1.0f / lift : 1.0f);
     }
     if (want_q && n) {
@@ -337,37 +204,42 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
             end_turn(mem.step[(n - 1) % 4]);
     }
     if (want_k)
-        store_keys<T, CAN>(p, dk, p.grad_k,
-                           ADDRESS_KEYS(p, grad_k, mem.seq, mem.b, mem.owner), mem.first,
-                           mem.owned, p.d, T::LIFTS ? p.scale / lift : p.scale);
+        store_keys<T, CAN>(p, dk, warp * 16, p.grad_k,
+                           ADDRESS_KEYS(p, grad_k, group.seq, group.b, group.owner),
+                           group.first, group.owned, p.d, T::LIFTS ? p.scale / lift : p.scale);
     if (want_v)
-        store_keys<T, CAN>(p, dv, p.grad_v,
-                           ADDRESS_KEYS(p, grad_v, mem.seq, mem.b, mem.owner), mem.first,
-                           mem.owned, p.dv, unlifted<TYPE>(1.0f));
+        store_keys<T, CAN>(p, dv, warp * 16, p.grad_v,
+                           ADDRESS_KEYS(p, grad_v, group.seq, group.b, group.owner),
+                           group.first, group.owned, p.dv, unlifted<TYPE>(DROPS ? p.drop_factor : 1.0f));
 }
 
 #define JOIN(a, b) a##b
-#define KERNEL(name, part, T) \
+#define KERNEL(name, part, T, CAN) \
     extern "C" __global__ __launch_bounds__(T::THREADS, T::BLOCKS) void JOIN(name, part)( \
         const __grid_constant__ attn_kparams p) \
     { \
-        bwd_mma<T, CAN_RANGES>(p); \
+        bwd_mma<T, (CAN)>(p); \
     }
 
 // Two groups of four warps hide each other's barriers and turns; one of eight reads Q and dO
-// half as often, and needs less shared memory than two.
+// half as often, and needs less shared memory than two. With dropout small ones alone.
+enum { CAN_DROP = CAN_RANGES | FEAT_DROPOUT };
 #if DIM <= 128
 using both = back<8, 64, 1, true, true>;
 using both_small = back<4, 64, 2, true, true>;
-KERNEL(NAME, _both, both)
-KERNEL(NAME, _both_small, both_small)
+using both_drop = back<4, DIM == 64 ? 64 : 32, 2, true, true>;
+KERNEL(NAME, _both, both, CAN_RANGES)
+KERNEL(NAME, _both_small, both_small, CAN_RANGES)
+KERNEL(NAME, _both_drop, both_drop, CAN_DROP)
 #else
 using keys = back<8, 32, 1, true, false>;
 using keys_small = back<4, 32, 1, true, false>;
 using values = back<8, 32, 1, false, true>;
 using values_small = back<4, 32, 1, false, true>;
-KERNEL(NAME, _keys, keys)
-KERNEL(NAME, _keys_small, keys_small)
-KERNEL(NAME, _values, values)
-KERNEL(NAME, _values_small, values_small)
+KERNEL(NAME, _keys, keys, CAN_RANGES)
+KERNEL(NAME, _keys_small, keys_small, CAN_RANGES)
+KERNEL(NAME, _keys_drop, keys_small, CAN_DROP)
+KERNEL(NAME, _values, values, CAN_RANGES)
+KERNEL(NAME, _values_small, values_small, CAN_RANGES)
+KERNEL(NAME, _values_drop, values_small, CAN_DROP)
 #endif

@@ -2,17 +2,17 @@
 // softmax/bwd_mma_begin.cu: the first step of the backward on tensor cores.
 //
 // Computes  delta_i = sum_d dO_id O_id - dLSE_i, those that are there; LSE_i in units of
-//           log2; of f16 |dO_i|; and zeros the sums, flags and the ticket that bwd_mma.cu
-//           begins with
-// Grid      1-D, ceil(Lq / ROWS) * Hq * B groups, queries fastest
-// Block     32 * ROWS threads, 1-D: a warp for a row
+//           log2; of f16 |dO_i|, rounded up a little; and zeros the flags, the ticket and, if not SUMS_BY_COPY, the
+//           sums that the passes begin with
+// Grid      1-D, ceil(Lq / GROUP_ROWS) * Hq * B groups, queries fastest
+// Block     256 threads, 1-D: a warp for eight rows
 // Shared    none
 // Layout    any strides, in elements; WIDE_ bits promise more (params.h). work:
 //           bwd_mma_work.cuh
 // Numerics  f32
 // Oracle    src/host/softmax_bwd_reference.c
 //
-// Built for f16 and bf16: NAME is the image's.
+// Built for f16 and bf16, with and without SUMS_BY_COPY: NAME is the image's.
 #include "common/params.h"
 
 #ifndef TYPE
@@ -25,30 +25,12 @@
 #include "softmax/bwd_mma_work.cuh"
 #include "softmax/bwd_rows.cuh"
 
-constexpr int ROWS = 8;    // src/plan/cuda/backward.c
 constexpr int CAN = CAN_ALL & ~FEAT_PAGES;
 
-// |dO_i|, rounded up a little.
-DEVICE float find_size(const attn_kparams &p, const attn_rows &rows, int i, int lane)
+extern "C" __global__ __launch_bounds__(256, 3) void NAME(const __grid_constant__ attn_kparams p)
 {
-    const int64_t row = address_row<CAN>(p, rows, i);
-    float sum = 0.0f;
-
-    for (int d = lane; d < p.dv; d += 32) {
-        const float x = elem_load<TYPE>(p.grad_o, row + d * rows.stride_d);
-
-        sum += x * x;
-    }
-    for (int mask = 16; mask > 0; mask /= 2)
-        sum += __shfl_xor_sync(0xffffffffu, sum, mask);
-    return sqrtf(sum) * 1.001f;
-}
-
-extern "C" __global__ __launch_bounds__(32 * ROWS) void NAME(
-    const __grid_constant__ attn_kparams p)
-{
-    const int lane = threadIdx.x % 32, tiles = ceil_div(p.len_q, ROWS);
-    const int i = (int)(blockIdx.x % tiles) * ROWS + (int)threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, tiles = ceil_div(p.len_q, GROUP_ROWS);
+    const int first = blockIdx.x % tiles * GROUP_ROWS + threadIdx.x / 32 * WARP_ROWS;
     const int head = blockIdx.x / tiles, h = head % p.heads_q;
     const int64_t b = head / p.heads_q;
     const attn_sequence seq = range_sequence<CAN>(p, b);
@@ -56,25 +38,24 @@ extern "C" __global__ __launch_bounds__(32 * ROWS) void NAME(
 
     if (blockIdx.x == 0 && threadIdx.x == 0)
         *work.ticket = 0;
-    if (i < p.len_q && i % FLAG_ROWS == 0 && lane == 0)
-        work.flags[(int64_t)head * work.head_flags + i / FLAG_ROWS] = 0;
-    if (i >= seq.queries)
+    if (first < p.len_q && first % FLAG_ROWS == 0 && lane == 0)
+        work.flags[(int64_t)head * work.head_flags + first / FLAG_ROWS] = 0;
+
+    const back_row x = find_row<CAN>(p, seq, b, h, first, lane);
+    const int i = first + x.at;
+    const int64_t row = back_delta_at(p, b, h, i);
+
+    if (lane % 4 == 0 && i < seq.queries) {
+        p.work[row] = x.delta;
+        work.lse[row] = back_lse<CAN>(p, seq, b, h, i) * 1.44269504088896340736f;
+        work.size[row] = TYPE == TYPE_F16 ? sqrtf(x.square) * 1.001f : 0.0f;
+    }
+    if (BY_COPY || !(p.has & HAS_GRAD_Q))
         return;
 
-    const float delta = back_delta<CAN>(p, seq, b, h, i, lane);
-    const int64_t row = back_delta_at(p, b, h, i);
-    float size = 0.0f;
+    float *const sums = work.sums + back_delta_at(p, b, h, first) * work.pitch;
+    const int n = clamp(seq.queries - first, 0, WARP_ROWS) * work.pitch;
 
-    if (TYPE == TYPE_F16 && p.has & HAS_GRAD_O)
-        size = find_size(p, ADDRESS_QUERIES(p, grad_o, seq, b, h), i, lane);
-
-    if (lane == 0) {
-        p.work[row] = delta;
-        work.lse[row] = back_lse<CAN>(p, seq, b, h, i) * 1.44269504088896340736f;
-        work.size[row] = size;
-    }
-    if (p.has & HAS_GRAD_Q)
-        for (int d = lane * 4; d < work.pitch; d += 32 * 4)
-            *(float4 *)(work.sums + row * work.pitch + d) =
-                make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int e = lane * 4; e < n; e += 32 * 4)
+        *(float4 *)(sums + e) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 }

@@ -3,14 +3,14 @@
 // bwd_mma.cu left in the workspace become dQ.
 //
 // Computes  dQ = scale * sums, rounded to the type
-// Grid      1-D, ceil(Lq / ROWS) * Hq * B groups, queries fastest
-// Block     32 * ROWS threads, 1-D: a warp for a row
+// Grid      1-D, ceil(Lq / GROUP_ROWS) * Hq * B groups, queries fastest
+// Block     256 threads, 1-D: a warp for eight rows
 // Shared    none
 // Layout    dQ of any strides, in elements; WIDE_GRADS promises more (params.h). work:
 //           bwd_mma_work.cuh
 // Oracle    src/host/softmax_bwd_reference.c
 //
-// Built for f16 and bf16: NAME is the image's.
+// Built for f16 and bf16, with and without SUMS_BY_COPY: NAME is the image's.
 #include "common/params.h"
 
 #ifndef TYPE
@@ -21,38 +21,70 @@
 #endif
 
 #include "softmax/bwd_mma_work.cuh"
+#include "softmax/bwd_rows.cuh"
 
-constexpr int ROWS = 8;    // src/plan/cuda/softmax_bwd_mma.c
 constexpr int CAN = CAN_ALL & ~FEAT_PAGES;
 
-extern "C" __global__ __launch_bounds__(32 * ROWS) void NAME(
-    const __grid_constant__ attn_kparams p)
+// Elements d .. d + 3 of a row of dQ.
+DEVICE void store_four(const attn_kparams &p, int64_t to, int64_t stride, int d, float4 sums)
 {
-    const int lane = threadIdx.x % 32, tiles = ceil_div(p.len_q, ROWS);
-    const int i = (int)(blockIdx.x % tiles) * ROWS + (int)threadIdx.x / 32;
+    const float x[4] = { sums.x * p.scale, sums.y * p.scale, sums.z * p.scale,
+                         sums.w * p.scale };
+
+    if (has<CAN>(p, WIDE_GRADS)) {
+        elem_store4<TYPE>(p.grad_q, to + d, make_float4(x[0], x[1], x[2], x[3]));
+        return;
+    }
+    for (int k = 0; k < 4; k++)
+        if (d + k < p.d)
+            elem_store<TYPE>(p.grad_q, to + (d + k) * stride, x[k]);
+}
+
+// The warp's rows from query `first` on, n of them; none: they have no sums, which are 0.
+template <int LANES>
+DEVICE void finish_rows(const attn_kparams &p, const attn_rows &rows, const float *sums,
+                        int pitch, int first, int n, bool none)
+{
+    constexpr int N = row_lanes<LANES>::N, STEP = row_lanes<LANES>::STEP;
+    const int lane = threadIdx.x % 32, at = lane / LANES;
+
+    for (int d = lane % LANES * 4; d < p.d; d += LANES * 4) {
+        float4 x[N];
+
+        #pragma unroll
+        for (int r = 0; r < N; r++) {
+            const int i = min(at + r * STEP, n - 1);
+
+            x[r] = none ? make_float4(0.0f, 0.0f, 0.0f, 0.0f)
+                        : *(const float4 *)(sums + i * pitch + back_sum_at(first + i, d));
+        }
+        #pragma unroll
+        for (int r = 0; r < N; r++)
+            if (at + r * STEP < n)
+                store_four(p, address_row<CAN>(p, rows, first + at + r * STEP), rows.stride_d,
+                           d, x[r]);
+    }
+}
+
+extern "C" __global__ __launch_bounds__(256) void NAME(const __grid_constant__ attn_kparams p)
+{
+    const int tiles = ceil_div(p.len_q, GROUP_ROWS);
+    const int first = blockIdx.x % tiles * GROUP_ROWS + threadIdx.x / 32 * WARP_ROWS;
     const int head = blockIdx.x / tiles, h = head % p.heads_q;
     const int64_t b = head / p.heads_q;
     const attn_sequence seq = range_sequence<CAN>(p, b);
 
-    if (i >= seq.queries)
+    if (first >= seq.queries)
         return;
 
     const back_work work = find_back_work(p);
-    const float *const sums = work.sums + back_delta_at(p, b, h, i) * work.pitch;
+    const float *const sums = work.sums + back_delta_at(p, b, h, first) * work.pitch;
     const attn_rows rows = ADDRESS_QUERIES(p, grad_q, seq, b, h);
-    const int64_t to = address_row<CAN>(p, rows, i);
+    const int flag = first / SUMS_ROWS * (SUMS_ROWS / FLAG_ROWS), n = seq.queries - first;
+    const bool none = BY_COPY && work.flags[(int64_t)head * work.head_flags + flag] == 0;
 
-    for (int d = lane * 4; d < p.d; d += 32 * 4) {
-        const float4 x = *(const float4 *)(sums + d);
-        const float four[4] = { x.x * p.scale, x.y * p.scale, x.z * p.scale, x.w * p.scale };
-
-        if (has<CAN>(p, WIDE_GRADS)) {
-            elem_store4<TYPE>(p.grad_q, to + d,
-                              make_float4(four[0], four[1], four[2], four[3]));
-            continue;
-        }
-        for (int k = 0; k < 4; k++)
-            if (d + k < p.d)
-                elem_store<TYPE>(p.grad_q, to + (d + k) * rows.stride_d, four[k]);
-    }
+    if (p.d <= 64)
+        finish_rows<16>(p, rows, sums, work.pitch, first, n, none);
+    else
+        finish_rows<32>(p, rows, sums, work.pitch, first, n, none);
 }

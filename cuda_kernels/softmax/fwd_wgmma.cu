@@ -8,7 +8,7 @@
 //           so that one's softmax lies under the other's products. Keys are walked from the
 //           last to the first: what is masked comes at the beginning
 // Grid      1-D, as many groups as fit the device, each with one tile after another: every
-//           so-manieth in _plain, in _ranges the next that nobody has, by a counter in the
+//           so-manieth in _plain, else the next that nobody has, by a counter in the
 //           workspace, which is 0 at the beginning; with a right bound the longest first, in
 //           sections of heads whose K and V fit the L2
 // Block     128 * (1 + WGS) threads, 1-D: the loading warpgroup first
@@ -18,7 +18,8 @@
 //           Q's memory, each warpgroup (2 + WGS + warpgroup)
 // Layout    Q, K, V: rows of 16-byte chunks at multiples of 16 bytes; O any strides
 // Numerics  as fwd_mma.cu. Steps lie on a grid that begins at key 0
-// Features  ranges of keys, packed sequences; none that looks at single scores
+// Features  ranges of keys, packed sequences; softcap in _capped; no other that looks at single
+//           scores
 // Requires  sm_90a; D up to DIM, Dv up to DIMV; columns past them are 0 and not read
 // Tunables  the shapes below; src/plan/cuda/softmax_fwd_wgmma.c has the same numbers
 // Oracle    src/host/softmax_fwd_reference.c
@@ -51,62 +52,6 @@ using large = wgmma<2, 64, 2, false>;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// One arrival a warp.
-DEVICE void arrive(device_barrier *b)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        device_barrier_arrive(b);
-}
-
-// Begins to bring a box of a map, rows from `row` on, into a tile.
-template <int HEIGHT, int CHUNKS>
-DEVICE void bring_box(float4 *to, const attn_map *map, int row, const place_in_map &at,
-                      device_barrier *full)
-{
-    constexpr int PANELS = ceil_div(CHUNKS, 8);
-
-    if (device_thread() == 0) {
-        device_barrier_expect(full, PANELS * HEIGHT * 128);
-        #pragma unroll
-        for (int panel = 0; panel < PANELS; panel++)
-            device_copy_box(to + panel * HEIGHT * 8, map, panel * 64, at.first + row, at.head,
-                            at.batch, full);
-    } else if (device_thread() % 32 == 0) {
-        device_barrier_arrive(full);
-    }
-}
-
-// Brings rows j .. j + HEIGHT - 1 into a tile where no map can.
-template <int HEIGHT, int CHUNKS>
-DEVICE void bring_rows(float4 *to, const source &from, int j, device_barrier *full)
-{
-    constexpr int PASS = 128 / CHUNKS;    // rows at once
-    [[maybe_unused]] constexpr int TOGETHER = DIM == 64 ? 1 : 4;    // with 32 registers, or 40
-    constexpr int64_t BYTES = elem_bytes<TYPE>();
-    const int me = device_thread() % 128, r = me / CHUNKS, c = me % CHUNKS;
-
-    static_assert(128 % CHUNKS == 0 && HEIGHT % PASS == 0, "passes are whole");
-
-    const char *row = (const char *)from.x +
-                      (from.rows.base + (j + r) * from.rows.stride_l + c * PER) * BYTES;
-    const int64_t pass = PASS * from.rows.stride_l * BYTES;
-
-    #pragma unroll TOGETHER
-    for (int i = 0; i < HEIGHT; i += PASS, row += pass) {
-        float4 *const at = to + c / 8 * HEIGHT * 8 + (r + i) * 8 + ((c ^ (r + i)) & 7);
-        const bool there = j + r + i >= from.range.first && j + r + i < from.range.end;
-
-        device_copy<16>((float *)at, there ? row : (const char *)from.x,
-                        there && c * PER < from.depth);
-    }
-    device_commit();
-    // products read what the copy engine wrote, or else what was handed over to it
-    device_copied<0>();
-    device_copies_to_products();
-    arrive(full);
-}
-
 // By the loading warpgroup. What a copy wants is in registers before its slot is free.
 template <typename T, int CAN>
 DEVICE void load(const attn_kparams &p, const attn_maps &maps, wgmma_shared<T> &mem)
@@ -130,7 +75,7 @@ DEVICE void load(const attn_kparams &p, const attn_maps &maps, wgmma_shared<T> &
                     bring_box<64, CHUNKS_K>(mem.q[wg], &maps.q, work.i0 + wg * 64, work.in_q,
                                             &mem.full_q);
                 else
-                    bring_rows<64, CHUNKS_K>(mem.q[wg], work.from_q, work.i0 + wg * 64,
+                    bring_rows<64, CHUNKS_K, T::TOGETHER>(mem.q[wg], work.from_q, work.i0 + wg * 64,
                                              &mem.full_q);
             if (work.queries < 0)
                 return;
@@ -145,7 +90,7 @@ DEVICE void load(const attn_kparams &p, const attn_maps &maps, wgmma_shared<T> &
                     bring_box<T::BN, CHUNKS_K>(mem.k[in.slot], &maps.k, row, at,
                                                &mem.full_k[in.slot]);
                 else
-                    bring_rows<T::BN, CHUNKS_K>(mem.k[in.slot], work.from_k, row,
+                    bring_rows<T::BN, CHUNKS_K, T::TOGETHER>(mem.k[in.slot], work.from_k, row,
                                                 &mem.full_k[in.slot]);
             }
             if (i > 0) {
@@ -156,7 +101,7 @@ DEVICE void load(const attn_kparams &p, const attn_maps &maps, wgmma_shared<T> &
                     bring_box<T::BN, CHUNKS_V>(mem.v[in.slot], &maps.v, row + T::BN, at,
                                                &mem.full_v[in.slot]);
                 else
-                    bring_rows<T::BN, CHUNKS_V>(mem.v[in.slot], work.from_v, row + T::BN,
+                    bring_rows<T::BN, CHUNKS_V, T::TOGETHER>(mem.v[in.slot], work.from_v, row + T::BN,
                                                 &mem.full_v[in.slot]);
             }
             if (i == min(steps, (int)T::STAGES) && threadIdx.x == 0) {
@@ -209,7 +154,8 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
 {
     const int wg = threadIdx.x / 128 - 1;
     const int next = TURNS + (wg + 1 < T::WGS ? wg + 1 : 0);
-    const bool scaled = !(p.scale > 0.0f && p.scale < 1e30f);
+    const bool capped = CAN & FEAT_SOFTCAP;
+    const bool scaled = capped || !(p.scale > 0.0f && p.scale < 1e30f);
     const float log2_e = 1.44269504088896340736f;
     const float unit = scaled ? log2_e : p.scale * log2_e;
     const float4 *const q = mem.q[wg];
@@ -259,8 +205,11 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
             device_products_hold(s[0]);
             if (scaled) {
                 #pragma unroll
-                for (int e = 0; e < T::NT * 4; e++)
-                    s[0][e / 4][e % 4] *= p.scale;
+                for (int e = 0; e < T::NT * 4; e++) {
+                    float &x = s[0][e / 4][e % 4];
+
+                    x = capped ? score_value<CAN>(p, x) : x * p.scale;
+                }
             }
             if (masked)
                 mask_scores<T>(work.score, first_row(), work.key(i), s);
@@ -386,3 +335,4 @@ DEVICE void fwd_wgmma(const attn_kparams &p, const attn_maps &maps)
 
 KERNEL(NAME, _plain, large, CAN_PLAIN)
 KERNEL(NAME, _ranges, large, CAN_RANGES)
+KERNEL(NAME, _capped, large, CAN_RANGES | FEAT_SOFTCAP)

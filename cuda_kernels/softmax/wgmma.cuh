@@ -4,7 +4,7 @@
 // image's.
 #pragma once
 #include "softmax/mma_rows.cuh"
-#include "common/hopper.cuh"
+#include "softmax/bring.cuh"
 
 enum { CAN_PLAIN = CAN_LAYOUTS | FEAT_LSE, L2_BYTES = 36 << 20 };
 
@@ -19,6 +19,7 @@ template <int WGS_, int BN_, int STAGES_, bool O_APART_> struct wgmma {
     static constexpr bool LONG = false;
     static constexpr int MATH_REGISTERS = WGS == 2 ? 232 : 160;
     static constexpr int LOAD_REGISTERS = WGS == 2 ? 40 : 32;
+    static constexpr int TOGETHER = LOAD_REGISTERS < 40 ? 1 : 4;    // bring.cuh
     static constexpr int PANELS_K = ceil_div(DIM, 64), PANELS_V = ceil_div(DIMV, 64);
 
     // as the planner counts them; 4096 for barriers and work
@@ -28,19 +29,6 @@ template <int WGS_, int BN_, int STAGES_, bool O_APART_> struct wgmma {
 
 // Slots of work: of the tile whose O is written, of the next, of that after it.
 enum { WORKS = 4, LOADERS = 1, TURNS = 2 };
-
-// Where rows of a view come from, 16 bytes at a time, where no map brings them.
-struct source {
-    const void *x;
-    attn_rows rows;
-    attn_range range;    // rows outside become 0 and are not read
-    int depth;           // columns from here on likewise
-};
-
-// Where a view stands in its map: the row that is its row 0, and what lies around it.
-struct place_in_map {
-    int first, head, batch;
-};
 
 // A tile's work. Steps go from the last keys, `last` the number of those, to the first; the
 // group has done `base` steps before. boxed: those that maps bring; of each warpgroup those

@@ -57,6 +57,7 @@ const struct runner_of {
 } runners[] = {
     { "attn_softmax_merge_", run<attn_merge_kparams>, sizeof(attn_merge_kparams), 0 },
     { "attn_softmax_fwd_wgmma_", run_mapped, sizeof(attn_kparams), sizeof(attn_maps) },
+    { "attn_softmax_bwd_wgmma_", run_mapped, sizeof(attn_kparams), sizeof(attn_maps) },
     { "attn_linear_", run<attn_linear_kparams>, sizeof(attn_linear_kparams), 0 },
     { "attn_", run<attn_kparams>, sizeof(attn_kparams), 0 },
 };

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* backend/cuda/maps.c: tensor maps of Q, K and V, for kernels that have them copied by the
+/* backend/cuda/maps.c: tensor maps, for kernels that have them copied by the
  * copy engine of compute capability 9.0. Made on the host, without the device. */
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/maps.h"
+#include "backend/rounds.h"
 #include "core/size.h"
 
 _Static_assert(sizeof(attn_map) == sizeof(CUtensorMap), "a map is the driver's");
@@ -50,13 +51,17 @@ void attn_cu_make_maps(const attn_device *dev, const attn_step *step, const attn
     const bool packed_q = a->cu_q.type != ATTN_TYPE_NONE;
     const bool packed_k = a->cu_k.type != ATTN_TYPE_NONE;
     const int64_t keys = packed_k ? call->tokens_k : call->len_kv;
+    const int64_t queries = packed_q ? call->tokens_q : call->len_q;
     const int64_t batch_k = packed_k ? 1 : call->batch;
+    const int64_t batch_q = packed_q ? 1 : call->batch;
 
     memset(out, 0, sizeof *out);
     out->there =
         a->block_table.type == ATTN_TYPE_NONE &&
-        encode(dev, &a->q, step->d, packed_q ? call->tokens_q : call->len_q, call->heads_q,
-               packed_q ? 1 : call->batch, step->box_q, &out->q) &&
+        encode(dev, &a->q, step->d, queries, call->heads_q, batch_q, step->box_q, &out->q) &&
+        (!attn_is_there(&a->grad_o) ||
+         encode(dev, &a->grad_o, step->dv, queries, call->heads_q, batch_q, step->box_q,
+                &out->o)) &&
         encode(dev, &a->k, step->d, keys, call->heads_kv, batch_k, step->tile_k, &out->k) &&
         encode(dev, &a->v, step->dv, keys, call->heads_kv, batch_k, step->tile_k, &out->v);
 }

@@ -6,7 +6,8 @@
 
 /* As the kernel files have them. */
 enum {
-    DELTA_ROWS = 8, /* of a group, a warp for each */
+    DELTA_ROWS = 64, /* of a group, a warp for eight */
+    DELTA_THREADS = 256,
     SINKS_THREADS = 256
 };
 
@@ -64,7 +65,7 @@ void attn_cuda_back_delta(const attn_problem *p, attn_choice *out)
     step->grad = p->grad & ~(uint32_t)ATTN_GRAD_V;
     step->tile_q = DELTA_ROWS;
     step->tile_k = 1;
-    step->block = 32 * DELTA_ROWS;
+    step->block = DELTA_THREADS;
     attn_step_softmax(step, p,
                       ATTN_READS_TYPE | ATTN_READS_DV | ATTN_READS_QUERIES | ATTN_READS_O |
                           ATTN_READS_GRAD_O);

@@ -30,4 +30,14 @@ bool attn_cuda_back_aligned(const attn_problem *p, int64_t elements);
 /* Whether rows of `dim` elements of a tensor can. */
 bool attn_cuda_aligned(const attn_problem *p, int tensor, int64_t dim, int64_t elements);
 
+/* Of the variants on tensor cores, f16 and bf16: the step before the passes, which leaves
+ * what they read in the workspace; that behind them, which makes dQ of sums there, and dSinks.
+ * The last says how large the workspace is. by_copy: the copy engine adds to the sums. */
+void attn_cuda_cores_begin(const attn_problem *p, bool by_copy, attn_choice *out);
+void attn_cuda_cores_finish(const attn_problem *p, bool by_copy, attn_choice *out);
+
+/* As attn_cuda_back_refusal(), for groups of bm_k keys. */
+const char *attn_cuda_cores_refusal(const attn_problem *p, const attn_caps *c, int64_t bm_k,
+                                    bool by_copy);
+
 #endif

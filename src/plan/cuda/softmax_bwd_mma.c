@@ -11,15 +11,14 @@ enum {
     WARP_KEYS = 16,
     WORK_BYTES = 1024,  /* what a group writes down of its own work   */
     BLOCK_BYTES = 1024, /* what the device keeps of each group's memory */
-    FLAG_ROWS = 32,     /* queries of a flag, for whom groups wait    */
-    FINISH_ROWS = 8,    /* of a group of the first and the last step  */
     N_TYPES = 2         /* f16, bf16 */
 };
 
 /* A tile for a class of head sizes, up to which D and Dv are padded: warps, each with 16 keys
  * whose sums its registers hold; queries of a step; groups that are to fit a multiprocessor
  * together. K, V and two steps of Q and dO have to fit the shared memory. The first that
- * does is taken: two small groups hide each other's waits. */
+ * does is taken: two small groups hide each other's waits. With dropout there is one tile for
+ * each class, small. */
 typedef struct tile {
     int32_t dim, warps, bn, groups;
     const char *both[N_TYPES];   /* dK, dV and dQ; NULL: two kernels, as the registers */
@@ -31,6 +30,11 @@ typedef struct tile {
     {                                                                             \
         "softmax_bwd_mma_f16_" dim "_" part, "softmax_bwd_mma_bf16_" dim "_" part \
     }
+static const tile drop_tiles[] = {
+    { 64, 4, 64, 1, NAMES("d64", "both_drop"), { NULL }, { NULL } },
+    { 128, 4, 32, 1, NAMES("d128", "both_drop"), { NULL }, { NULL } },
+    { 256, 4, 32, 1, { NULL }, NAMES("d256", "keys_drop"), NAMES("d256", "values_drop") },
+};
 static const tile tiles[] = {
     { 64, 4, 64, 2, NAMES("d64", "both_small"), { NULL }, { NULL } },
     { 64, 8, 64, 1, NAMES("d64", "both"), { NULL }, { NULL } },
@@ -40,11 +44,7 @@ static const tile tiles[] = {
     { 256, 4, 32, 1, { NULL }, NAMES("d256", "keys_small"), NAMES("d256", "values_small") },
 };
 enum { N_TILES = sizeof tiles / sizeof tiles[0] };
-
-static const char *const begin[N_TYPES] = { "softmax_bwd_mma_begin_f16",
-                                            "softmax_bwd_mma_begin_bf16" };
-static const char *const finish[N_TYPES] = { "softmax_bwd_mma_finish_f16",
-                                             "softmax_bwd_mma_finish_bf16" };
+enum { N_DROP_TILES = sizeof drop_tiles / sizeof drop_tiles[0] };
 
 static int64_t keys_of(const tile *t)
 {
@@ -74,9 +74,10 @@ static int64_t sum(budget b)
 static const tile *find_tile(const attn_problem *p, const attn_caps *c)
 {
     const int64_t dim = attn_max(p->d, p->dv);
+    const bool drops = p->features & ATTN_FEAT_DROPOUT;
 
-    for (int i = 0; i < N_TILES; i++) {
-        const tile *t = &tiles[i];
+    for (int i = 0; i < (drops ? N_DROP_TILES : N_TILES); i++) {
+        const tile *t = drops ? &drop_tiles[i] : &tiles[i];
 
         if (dim <= t->dim && 32 * t->warps <= c->max_group &&
             t->groups * (sum(budget_of(t)) + BLOCK_BYTES) <= c->fast_bytes + BLOCK_BYTES)
@@ -85,23 +86,9 @@ static const tile *find_tile(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
-/* As cuda_kernels/softmax/bwd_mma_work.cuh lays it out; false: more than 2^63 - 1. */
-static bool work_bytes(const attn_problem *p, int64_t *out)
-{
-    int64_t rows, sums, flags, all;
-
-    return attn_mul(p->b * p->hq, p->lq, &rows) &&
-           attn_mul(rows, attn_round_up(p->d, 8), &sums) &&
-           attn_mul(p->b * p->hq, attn_ceil_div(p->lq, FLAG_ROWS), &flags) &&
-           attn_mul(rows, 3, &all) && attn_add(all, 3 + 1, &all) &&
-           attn_add(all, sums, &all) && attn_add(all, flags, &all) && attn_mul(all, 4, out);
-}
-
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
     const tile *const t = find_tile(p, c);
-    const char *refusal;
-    int64_t bytes;
 
     if (c->capability < 80)
         return "wants compute capability 8.0 or more";
@@ -113,28 +100,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "the tiles of so many queries or keys end beyond 2^31 - 1";
     if (!t)
         return "no tile fits the shared memory and the limit of threads";
-    if ((refusal = attn_cuda_back_refusal(p, c, FINISH_ROWS, keys_of(t))))
-        return refusal;
-    if (!work_bytes(p, &bytes) || bytes > c->max_alloc_bytes)
-        return "a workspace of f32 sums for dQ exceeds the device's memory";
-    return NULL;
-}
-
-/* A step whose groups have FINISH_ROWS queries, a warp for each. */
-static void add_rows(const attn_problem *p, const char *kernel, uint32_t grad,
-                     unsigned reads, int tensor, int64_t dim, attn_choice *out)
-{
-    attn_step *step = &out->step[out->n_steps++];
-
-    step->kernel = kernel;
-    step->over = ATTN_OVER_QUERIES;
-    step->grad = grad;
-    step->tile_q = FINISH_ROWS;
-    step->tile_k = 1;
-    step->block = 32 * FINISH_ROWS;
-    attn_step_softmax(step, p, ATTN_READS_TYPE | ATTN_READS_QUERIES | reads);
-    attn_step_define(step, "WIDE_O", attn_cuda_aligned(p, ATTN_TENSOR_O, p->dv, 4));
-    attn_step_define(step, "WIDE_GRADS", attn_cuda_aligned(p, tensor, dim, 4));
+    return attn_cuda_cores_refusal(p, c, keys_of(t), false);
 }
 
 static void add_pass(const attn_problem *p, const tile *t, const char *kernel,
@@ -149,7 +115,7 @@ static void add_pass(const attn_problem *p, const tile *t, const char *kernel,
     step->tile_k = keys_of(t);
     step->block = 32 * t->warps;
     step->fast_bytes = sum(budget_of(t));
-    attn_step_softmax(step, p, ATTN_CUDA_READS_BACK);
+    attn_step_softmax(step, p, ATTN_CUDA_READS_BACK | ATTN_READS_DROPOUT);
     attn_step_define(step, "WHOLE_Q", attn_cuda_aligned(p, ATTN_TENSOR_Q, p->d, 8));
     attn_step_define(step, "WHOLE_K", attn_cuda_aligned(p, ATTN_TENSOR_K, p->d, 8));
     attn_step_define(step, "WHOLE_V", attn_cuda_aligned(p, ATTN_TENSOR_V, p->dv, 8));
@@ -181,15 +147,9 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     const tile *const t = find_tile(p, c);
     const int type = p->type - ATTN_F16;
 
-    add_rows(p, begin[type], 0,
-             ATTN_READS_DV | ATTN_READS_D | ATTN_READS_O | ATTN_READS_GRAD_O,
-             ATTN_TENSOR_GRAD_O, p->dv, out);
+    attn_cuda_cores_begin(p, false, out);
     add_passes(p, t, type, out);
-    if (p->grad & ATTN_GRAD_Q)
-        add_rows(p, finish[type], ATTN_GRAD_Q, ATTN_READS_D | ATTN_READS_GRAD_Q,
-                 ATTN_TENSOR_GRAD_Q, p->d, out);
-    attn_cuda_back_sinks(p, out);
-    work_bytes(p, &out->workspace_bytes);
+    attn_cuda_cores_finish(p, false, out);
     attn_choice_instance(out, "k%lldx%d,groups%d,dim%d,d%lld,dv%lld,%s",
                          (long long)keys_of(t), t->bn, t->groups, t->dim, (long long)p->d,
                          (long long)p->dv, attn_type_name(p->type));
@@ -203,7 +163,8 @@ const attn_variant attn_cuda_softmax_bwd_mma_variant = {
     .about = "gradients on tensor cores, in one pass over tiles of keys; dQ is added up in "
              "their order",
     .pass = ATTN_PASS_BWD,
-    .features = ATTN_FEATURES_BWD & ~(uint32_t)(ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP),
+    .features = (ATTN_FEATURES_BWD & ~(uint32_t)(ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP)) |
+                ATTN_FEAT_DROPOUT,
     .applicable = applicable,
     .lower = lower,
 };

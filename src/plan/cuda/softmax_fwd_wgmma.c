@@ -16,23 +16,26 @@ enum {
     COUNTER_BYTES = 4
 };
 
+/* Its instances: all pairs count; ranges; those and softcap. */
+enum { PLAIN, RANGES, CAPPED, N_KINDS };
+static const char *const kind_name[] = { "plain", "ranges", "capped" };
+
 /* As cuda_kernels/softmax/fwd_wgmma.cu has them. Warpgroups with queries, keys of a step, and
  * whether O passes through shared memory of its own. */
 typedef struct class
 {
     int32_t dim, groups, keys;
     bool o_apart;
-    const char *kernel[2][2]; /* f16, bf16; plain, ranges */
+    const char *kernel[2][N_KINDS]; /* f16, bf16 */
 } class;
 
-#define KERNELS(name)                                    \
-    {                                                    \
-        { "softmax_fwd_wgmma_f16_" name "_plain",        \
-          "softmax_fwd_wgmma_f16_" name "_ranges" },     \
-        {                                                \
-            "softmax_fwd_wgmma_bf16_" name "_plain",     \
-                "softmax_fwd_wgmma_bf16_" name "_ranges" \
-        }                                                \
+#define KINDS(name)                                    \
+    {                                                  \
+        name "_plain", name "_ranges", name "_capped", \
+    }
+#define KERNELS(name)                                                                \
+    {                                                                                \
+        KINDS("softmax_fwd_wgmma_f16_" name), KINDS("softmax_fwd_wgmma_bf16_" name), \
     }
 
 /* D 64: the exponentials take as long as the products, and three warpgroups overlap them
@@ -110,9 +113,10 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     const class *const k = find_class(p);
     const bool ranged = p->features & ~(uint32_t)ATTN_FEAT_LSE ||
                         attn_problem_bounded_left(p) || attn_problem_bounded_right(p);
+    const int kind = p->features & ATTN_FEAT_SOFTCAP ? CAPPED : ranged ? RANGES : PLAIN;
     const budget b = budget_of(k);
 
-    step->kernel = k->kernel[p->type == ATTN_BF16][ranged];
+    step->kernel = k->kernel[p->type == ATTN_BF16][kind];
     step->tile_q = (int64_t)ROWS * k->groups;
     step->tile_k = k->keys;
     step->box_q = ROWS;
@@ -128,7 +132,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     attn_choice_instance(out, "bm%lld,bn%d,warpgroups%d,stages%d,dim%d,d%lld,dv%lld,%s,%s",
                          (long long)step->tile_q, k->keys, k->groups, STAGES, k->dim,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type),
-                         ranged ? "ranges" : "plain");
+                         kind_name[kind]);
     out->tile_reason = "the one of the class of head sizes";
     attn_choice_budget(out, "q, the whole tile", b.q);
     attn_choice_budget(out, "k and v, two steps", b.steps);
@@ -140,8 +144,7 @@ const attn_variant attn_cuda_softmax_fwd_wgmma_variant = {
     .name = "softmax_fwd_wgmma",
     .about =
         "fused, online softmax on Hopper's tensor cores (wgmma), loads by TMA; f16, bf16",
-    .features = ATTN_FEATURES_ALL &
-                ~(uint32_t)(ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_PAGES),
+    .features = ATTN_FEATURES_ALL & ~(uint32_t)(ATTN_FEATURES_TERMS | ATTN_FEAT_PAGES),
     .applicable = applicable,
     .lower = lower,
 };

@@ -21,6 +21,10 @@
 using std::max;
 using std::min;
 
+struct float2 {
+    float x, y;
+};
+
 struct float4 {
     float x, y, z, w;
 };
@@ -31,6 +35,7 @@ struct emulated_index {
     unsigned x;
 };
 
+static inline float2 make_float2(float x, float y) { return { x, y }; }
 static inline float4 make_float4(float x, float y, float z, float w) { return { x, y, z, w }; }
 static inline uint2 make_uint2(unsigned x, unsigned y) { return { x, y }; }
 
@@ -75,6 +80,11 @@ static inline uint32_t __shfl_xor_sync(unsigned, uint32_t x, int mask)
     return emulated_exchange(x, mask);
 }
 
+static inline uint32_t __shfl_sync(unsigned, uint32_t x, int lane)
+{
+    return emulated_exchange(x, (int)(threadIdx.x % 32) ^ lane);
+}
+
 static inline bool __any_sync(unsigned, bool x)
 {
     return emulated_any(x);
@@ -109,6 +119,8 @@ static inline int atomicOr(int *at, int bits)
 // Groups run one after the other, so whoever waits for a later one would wait for ever.
 DEVICE int device_flag(const int *at) { return *at; }
 DEVICE void device_set_flag(int *at, int x) { *at = x; }
+DEVICE int device_flag_acquire(const int *at) { return *at; }
+DEVICE void device_set_flag_release(int *at, int x) { *at = x; }
 DEVICE void device_fence() {}
 
 DEVICE void device_add_pair(float *to, float a, float b)

@@ -73,6 +73,25 @@ DEVICE void device_copy_box(void *to, const attn_map *map, int column, int row, 
     emulated_phase(b);
 }
 
+DEVICE void device_bulk_add(float *to, const float *from, int bytes)
+{
+    if ((uintptr_t)to % 16 || (uintptr_t)from % 16 || bytes % 16)
+        abort();
+    for (int i = 0; i < bytes / 4; i++)
+        to[i] += from[i];
+}
+
+DEVICE void device_bulk_store(float *to, const float *from, int bytes)
+{
+    if ((uintptr_t)to % 16 || (uintptr_t)from % 16 || bytes % 16)
+        abort();
+    memcpy(to, from, bytes);
+}
+
+DEVICE void device_bulk_commit() {}
+DEVICE void device_bulk_wait_read() {}
+template <int PENDING> DEVICE void device_bulk_wait() {}
+
 DEVICE void device_barrier_wait(device_barrier *b, uint32_t parity)
 {
     while (b->parity == parity)
@@ -128,6 +147,23 @@ DEVICE void device_products_in(float (&c)[N][4], uint64_t a, uint64_t b, int add
         for (int k = 0; k < 16; k++)
             sum += emulated_of_tile<TYPE>(a, row + e % 4 / 2 * 8, k) *
                    emulated_of_tile<TYPE>(b, column, k);
+        c[e / 4][e % 4] = sum;
+    }
+}
+
+// Both from shared memory, their rows along the depth.
+template <int TYPE, int N>
+DEVICE void device_products_turned(float (&c)[N][4], uint64_t a, uint64_t b, int added)
+{
+    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
+
+    for (int e = 0; e < N * 4; e++) {
+        const int column = e / 4 * 8 + lane % 4 * 2 + e % 2;
+        float sum = added ? c[e / 4][e % 4] : 0.0f;
+
+        for (int k = 0; k < 16; k++)
+            sum += emulated_of_tile<TYPE>(a, k, row + e % 4 / 2 * 8) *
+                   emulated_of_tile<TYPE>(b, k, column);
         c[e / 4][e % 4] = sum;
     }
 }
