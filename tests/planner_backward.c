@@ -93,6 +93,17 @@ static int64_t value_of(const attn_step *step, const char *name)
     return -1;
 }
 
+/* The place of a variant in the target's list. */
+static int place_of(const attn_target *t, const char *name)
+{
+    int i = 0;
+
+    while (t->variants[i] && strcmp(t->variants[i]->name, name))
+        i++;
+    assert_non_null(t->variants[i]);
+    return i;
+}
+
 /* On OpenCL: a step for each thing that is asked for, delta before all that need it; tiles
  * that do not follow from what is asked for, batch or heads; 4 bytes for each query. */
 static void opencl_takes_steps(void **state)
@@ -137,6 +148,59 @@ static void opencl_takes_steps(void **state)
                 "4 bytes of workspace for each query exceed the device's largest block");
     p.d = 257;
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "D or Dv is over 256");
+}
+
+/* On a processor by vectors: panels of what is owned, at most as many as have rows, and a
+ * step of rows that follows from nothing but head sizes and memory. */
+static void opencl_takes_vectors_on_processors(void **state)
+{
+    static const char *const problem =
+        "softmax_bwd:f32,b2,hq4,hkv2,lq100,lk20,d64,bias=f32,"
+        "sinks,grad=q+k+v+bias+sinks";
+    attn_target t = target_of("opencl");
+    attn_problem p;
+    attn_choice c, one;
+
+    (void)state;
+    t.caps.kind = ATTN_DEVICE_CPU;
+    t.caps.vector_width = 16;
+    t.variants = attn_variants_for("opencl", &t.caps);
+    c = choice_of(&t, problem);
+    assert_string_equal(c.variant->name, "softmax_bwd_tile_cpu");
+    assert_int_equal(c.n_steps, 5);
+    assert_string_equal(c.step[0].kernel, "softmax_bwd_delta");
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_tile_cpu");
+    assert_int_equal(c.step[1].over, ATTN_OVER_QUERIES);
+    assert_int_equal(c.step[1].tile_q, 144); /* three panels */
+    assert_int_equal(value_of(&c.step[1], "NV"), 3);
+    assert_string_equal(c.step[2].kernel, "softmax_bwd_tile_cpu_bias");
+    assert_int_equal(c.step[2].over, ATTN_OVER_BIAS);
+    assert_int_equal(c.step[2].tile_q, 48);
+    assert_int_equal(c.step[3].over, ATTN_OVER_KEYS);
+    assert_int_equal(c.step[3].tile_k, 32); /* two vectors: 20 keys fill no third */
+    assert_int_equal(c.step[4].over, ATTN_OVER_HEADS);
+    assert_int_equal(c.workspace_bytes, 4 * 2 * 4 * 100);
+    one = choice_of(&t, "softmax_bwd:f32,b1,hq1,hkv1,lq7,lk999,d64,grad=v");
+    assert_int_equal(one.n_steps, 1);
+    assert_int_equal(value_of(&one.step[0], "BC"), value_of(&c.step[1], "BC"));
+
+    t.caps.fast_bytes = 32 * 1024;
+    c = choice_of(&t, problem);
+    assert_string_equal(c.variant->name, "softmax_bwd_tile_cpu");
+    for (int i = 0; i < c.n_steps; i++)
+        assert_true(c.step[i].fast_bytes <= t.caps.fast_bytes);
+    assert_true(value_of(&c.step[1], "BC") < value_of(&one.step[0], "BC"));
+    t.caps.fast_bytes = 4 * 1024;
+    check_ok(attn_problem_parse(&p, problem));
+    assert_string_equal(attn_refusal(&p, &t, place_of(&t, "softmax_bwd_tile_cpu")),
+                        "not even a tile of 4 queries and 2 keys fits the local memory");
+    t.caps.fast_bytes = 1 << 18;
+    t.caps.max_loops = 1000;
+    assert_string_equal(attn_refusal(&p, &t, place_of(&t, "softmax_bwd_tile_cpu")),
+                        "the driver cuts loops off before so many rows are read");
+    p.d = 257;
+    assert_string_equal(attn_refusal(&p, &t, place_of(&t, "softmax_bwd_tile_cpu")),
+                        "D or Dv is over 256");
 }
 
 /* On CUDA likewise: a step for each thing that is asked for; large tiles where they fit and
@@ -390,6 +454,7 @@ int main(void)
         cmocka_unit_test(passes_are_apart),
         cmocka_unit_test(devices_without_gradients_say_so),
         cmocka_unit_test(opencl_takes_steps),
+        cmocka_unit_test(opencl_takes_vectors_on_processors),
         cmocka_unit_test(cuda_takes_steps),
         cmocka_unit_test(cuda_tensor_cores_take_one_pass),
         cmocka_unit_test(hopper_takes_warpgroups),

@@ -89,6 +89,10 @@
 
 #include "softmax/panel_rows.clh"
 #include "softmax/panel_terms.clh"
+#include "softmax/panel_products.clh"
+
+PANEL_DOTS(panel_dots, K_SPACE)
+PANEL_SUMS(panel_sums, V_SPACE)
 
 /* One panel: its queries, its scratch, its row states. */
 typedef struct attn_panel {
@@ -127,25 +131,9 @@ static inline void panel_scores(const attn_panel *t, const K_SPACE float *k,
 
         /* past the last key that key is taken again; nobody reads the result */
         #pragma unroll
-        for (int r = 0; r < MR; r++) {
+        for (int r = 0; r < MR; r++)
             key[r] = k + from[min(b + r, n - 1)];
-            #pragma unroll
-            for (int v = 0; v < NV; v++)
-                c[r][v] = 0.0f;
-        }
-        for (int d = 0; d < D; d++) {
-            floatv x[NV];
-
-            #pragma unroll
-            for (int v = 0; v < NV; v++)
-                x[v] = t->q[d * NV + v];
-            #pragma unroll
-            for (int r = 0; r < MR; r++) {
-                #pragma unroll
-                for (int v = 0; v < NV; v++)
-                    c[r][v] += key[r][d] * x[v];
-            }
-        }
+        panel_dots(c, key, t->q, D);
         #pragma unroll
         for (int r = 0; r < MR; r++) {
             const int e = min(b + r, n - 1);
@@ -228,30 +216,8 @@ static inline void panel_values(const attn_panel *t, const V_SPACE float *value,
 {
     for (int b = 0; b < DV; b += MR) {
         floatv c[MR][NV];
-        int col[MR];
 
-        /* past the last column that column is taken again; nobody reads it */
-        #pragma unroll
-        for (int r = 0; r < MR; r++) {
-            col[r] = min(b + r, DV - 1);
-            #pragma unroll
-            for (int v = 0; v < NV; v++)
-                c[r][v] = 0.0f;
-        }
-        for (int j = 0; j < n; j++) {
-            const V_SPACE float *x = value + from[j];
-            floatv w[NV];
-
-            #pragma unroll
-            for (int v = 0; v < NV; v++)
-                w[v] = t->s[j * NV + v];
-            #pragma unroll
-            for (int r = 0; r < MR; r++) {
-                #pragma unroll
-                for (int v = 0; v < NV; v++)
-                    c[r][v] += x[col[r]] * w[v];
-            }
-        }
+        panel_sums(c, value, from, b, DV, t->s, n);
         #pragma unroll
         for (int r = 0; r < MR; r++) {
             #pragma unroll
@@ -320,7 +286,7 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     long k_at[BC], v_at[BC], k_seen[BC], v_seen[BC];
     int key_seen[FEAT_DROPOUT ? BC : 1];
 
-    load_queries((__local float *)q_tile, &p, &q_rows, i0, queries);
+    load_columns((__local float *)q_tile, p.q, &q_rows, i0, queries, D, CONTIG_Q);
     for (int r = 0; r < BR / VW; r++)
         row_tile[r] = row_total[r] = state_init();
     for (int r = 0; r < BR * DVP / VW; r++)
@@ -329,9 +295,9 @@ void attn_softmax_fwd_tile_cpu(SIGNATURE(SOFTMAX_FWD_PARAMS))
     for (int j0 = range.first, j1; j0 < range.end; j0 = j1) {
         j1 = j0 + min(BC - j0 % BC, range.end - j0);
         if (!K_DIRECT)
-            load_rows(k_tile, p.k, &k_rows, j0, j1 - j0, D, CONTIG_K);
+            load_rows(k_tile, D, p.k, &k_rows, j0, j1 - j0, D, CONTIG_K);
         if (!V_DIRECT)
-            load_rows(v_tile, p.v, &v_rows, j0, j1 - j0, DV, CONTIG_V);
+            load_rows(v_tile, DV, p.v, &v_rows, j0, j1 - j0, DV, CONTIG_V);
         for (int e = 0; e < j1 - j0; e++) {
             k_at[e] = K_DIRECT ? address_row(&k_rows, j0 + e) : address_row(&k_packed, e);
             v_at[e] = V_DIRECT ? address_row(&v_rows, j0 + e) : address_row(&v_packed, e);

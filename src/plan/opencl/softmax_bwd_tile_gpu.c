@@ -4,14 +4,13 @@
 #include <attn/device.h>
 
 #include "core/size.h"
+#include "plan/opencl/gradients.h"
 #include "plan/opencl/variants.h"
 
 enum {
     HIDES = ATTN_FEAT_BIAS | ATTN_FEAT_MASK, /* these have marks */
     MOST_DIM = 256,
-    RESERVE = 256,   /* bytes that drivers keep of the local memory */
-    MOST_ITEMS = 64, /* of a group without a tile                   */
-    MOST_LANES = 8   /* of them for one row                         */
+    RESERVE = 256 /* bytes that drivers keep of the local memory */
 };
 
 /* Best first: tx x ty work-items on bm owned rows x bn visited ones. The first that keeps
@@ -112,11 +111,9 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "D or Dv is over 256";
     if (!(t = find_tile(p, c)))
         return "no tile fits the local memory and the work-group limit";
-    if (4.0 * (double)p->b * (double)p->hq * (double)p->lq > (double)c->max_alloc_bytes)
-        return "4 bytes of workspace for each query exceed the device's largest block";
     if (c->max_loops && loops_of(p, t) > c->max_loops)
         return "the driver cuts loops off before so many rows are read";
-    return NULL;
+    return attn_gradients_refusal(p, c);
 }
 
 /* Rows can be loaded four elements at a time. */
@@ -132,67 +129,17 @@ static bool wide(const attn_problem *p)
     return all;
 }
 
-static attn_step *add_step(const attn_problem *p, const char *kernel, attn_over over,
-                           uint32_t grad, const tile *t, unsigned reads, attn_choice *out)
-{
-    attn_step *step = &out->step[out->n_steps++];
-
-    step->kernel = kernel;
-    step->over = over;
-    step->grad = grad;
-    step->tile_q = t->bm;
-    step->tile_k = t->bn;
-    step->block = t->tx * t->ty;
-    attn_step_softmax(step, p, reads);
-    return step;
-}
-
-/* A step without a tile: its groups are as large as the device lets them. */
-static int64_t items_of(const attn_caps *c)
-{
-    int64_t items = MOST_ITEMS;
-
-    while (items > c->max_group)
-        items /= 2;
-    return items;
-}
-
-static void add_delta(const attn_problem *p, const attn_caps *c, const tile *t,
-                      attn_choice *out)
-{
-    const int64_t items = items_of(c), lanes = attn_min(items, MOST_LANES);
-    attn_step *step = add_step(p, "softmax_bwd_delta", ATTN_OVER_QUERIES,
-                               p->grad & ~(uint32_t)ATTN_GRAD_V, t,
-                               ATTN_READS_TYPE | ATTN_READS_DV | ATTN_READS_QUERIES |
-                                   ATTN_READS_O | ATTN_READS_GRAD_O,
-                               out);
-
-    step->tile_q = items / lanes;
-    step->block = items;
-    attn_step_define(step, "ROWS", items / lanes);
-    attn_step_define(step, "LANES_OF_ROW", lanes);
-}
-
-static void add_sinks(const attn_problem *p, const attn_caps *c, const tile *t,
-                      attn_choice *out)
-{
-    attn_step *step = add_step(p, "softmax_bwd_sinks", ATTN_OVER_HEADS, ATTN_GRAD_SINKS, t,
-                               ATTN_READS_QUERIES | ATTN_READS_SINKS, out);
-
-    step->block = items_of(c);
-    attn_step_define(step, "ITEMS", step->block);
-}
-
 /* A pass over pairs. */
 static attn_step *add_pass(const attn_problem *p, const char *kernel, attn_over over,
                            uint32_t grad, const tile *t, unsigned reads, attn_choice *out)
 {
     const budget b = budget_of(p, t);
-    attn_step *step = add_step(p, kernel, over, grad, t,
-                               (ATTN_READS_ALL & ~(unsigned)ATTN_READS_O) |
-                                   ATTN_READS_GRAD_O | ATTN_READS_DROPOUT | reads,
-                               out);
+    attn_step *step =
+        attn_gradients_step(p, kernel, over, grad, ATTN_GRADIENTS_READ | reads, out);
 
+    step->tile_q = t->bm;
+    step->tile_k = t->bn;
+    step->block = t->tx * t->ty;
     step->fast_bytes = sum(b);
     attn_step_define(step, "BM", t->bm);
     attn_step_define(step, "BN", t->bn);
@@ -240,15 +187,13 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     const budget b = budget_of(p, t);
     const bool pairs = (p->grad & ~(uint32_t)ATTN_GRAD_SINKS) != 0;
 
-    if (p->grad & ~(uint32_t)ATTN_GRAD_V)
-        add_delta(p, c, t, out);
+    attn_gradients_delta(p, c, out);
     if (pairs) {
         add_passes(p, t, out);
         add_budget(&b, out);
     }
-    if (p->grad & ATTN_GRAD_SINKS)
-        add_sinks(p, c, t, out);
-    out->workspace_bytes = 4 * p->b * p->hq * p->lq;
+    attn_gradients_sinks(p, c, out);
+    out->workspace_bytes = attn_gradients_workspace(p);
     attn_choice_instance(out, "bm%d,bn%d,tx%d,ty%d,dc%lld,jc%lld,vec%d,d%lld,dv%lld,%s",
                          t->bm, t->bn, t->tx, t->ty, (long long)b.dc, (long long)b.jc,
                          wide(p) ? 4 : 1, (long long)p->d, (long long)p->dv,
