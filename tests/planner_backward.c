@@ -147,7 +147,64 @@ static void opencl_takes_steps(void **state)
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
                 "4 bytes of workspace for each query exceed the device's largest block");
     p.d = 257;
-    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "D or Dv is over 256");
+    assert_string_equal(attn_refusal(&p, &t, place_of(&t, "softmax_bwd_tile_gpu")),
+                        "D or Dv is over 256");
+}
+
+/* What is too wide for tiles goes through products of matrices, in rounds whose matrices a
+ * device holds; the gradients of keys are written after the last of their queries. */
+static void opencl_takes_products_of_wide_heads(void **state)
+{
+    static const char *const problem =
+        "softmax_bwd:f16,b2,hq4,hkv2,lq3000,lk5000,d576,dv512,mask,sinks,grad=q+k+v+sinks";
+    static const char *const kernels[] = {
+        "softmax_bwd_delta",        "softmax_bwd_math_pack",    "softmax_bwd_math_product",
+        "softmax_bwd_math_weights", "softmax_bwd_math_product", "softmax_bwd_math_unpack",
+        "softmax_bwd_math_product", "softmax_bwd_math_unpack",  "softmax_bwd_sinks"
+    };
+    attn_options named = { .size = sizeof named, .variant = "softmax_bwd_math_clblast" };
+    attn_target t = target_of("opencl");
+    attn_choice c = choice_of(&t, problem);
+    attn_problem p;
+
+    (void)state;
+    assert_string_equal(c.variant->name, "softmax_bwd_math");
+    assert_int_equal(c.n_steps, 9);
+    for (int i = 0; i < c.n_steps; i++) {
+        assert_string_equal(c.step[i].kernel, kernels[i]);
+        assert_int_equal(c.step[i].round_heads, 2); /* those that share keys */
+        assert_true(c.step[i].round_queries < 3000);
+    }
+    assert_int_equal(c.step[7].over, ATTN_OVER_KEYS);
+    assert_true(c.workspace_bytes < (int64_t)300 << 20);
+    check_ok(attn_problem_parse(&p, problem));
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
+                "CLBlast was not found");
+    t.caps.blas = 1;
+    check_ok(attn_choose(&p, &t, &named, &c));
+    assert_string_equal(c.step[2].kernel, "clblast_bwd_scores");
+    assert_string_equal(c.step[4].kernel, "clblast_bwd_q");
+    assert_string_equal(c.step[6].kernel, "clblast_bwd_kv");
+    t.caps.max_alloc_bytes = 1 << 20;
+    check_error(
+        attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
+        "keys, values and the scores of one query exceed the device's largest block");
+    t = target_of("opencl");
+    c = choice_of(&t, "softmax_bwd:f32,b1,hq1,hkv1,lq9,lk9,d300,bias=f32,grad=q+bias");
+    assert_int_equal(c.n_steps, 7); /* the gradients of scores serve both */
+    assert_string_equal(c.step[4].kernel, "softmax_bwd_math_bias");
+    c = choice_of(
+        &t, "softmax_bwd:f32,b1,hq1,hkv1,lq9,lk9,d300,softcap=9,bias=f32,grad=q+bias");
+    assert_int_equal(c.n_steps, 9); /* ... but for the cap */
+    assert_int_equal(value_of(&c.step[3], "CAPPED"), 0);
+    assert_int_equal(value_of(&c.step[6], "CAPPED"), 1);
+    check_ok(attn_problem_parse(&p, problem));
+    p.d = p.dv = 64;
+    p.grad = ATTN_GRAD_V;
+    p.features |= ATTN_FEAT_DROPOUT;
+    named.variant = "softmax_bwd_math";
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
+                "does not take \"dropout\"");
 }
 
 /* On a processor by vectors: panels of what is owned, at most as many as have rows, and a
@@ -455,6 +512,7 @@ int main(void)
         cmocka_unit_test(devices_without_gradients_say_so),
         cmocka_unit_test(opencl_takes_steps),
         cmocka_unit_test(opencl_takes_vectors_on_processors),
+        cmocka_unit_test(opencl_takes_products_of_wide_heads),
         cmocka_unit_test(cuda_takes_steps),
         cmocka_unit_test(cuda_tensor_cores_take_one_pass),
         cmocka_unit_test(hopper_takes_warpgroups),

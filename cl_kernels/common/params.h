@@ -80,6 +80,8 @@
 #define HAS_GRAD_LSE 2
 #define HAS_GRAD_K 4
 #define HAS_GRAD_V 8
+#define HAS_GRAD_Q 16
+#define HAS_GRAD_BIAS 32
 
 /* Linear attention, forward. Of z and den _d is not used, of states _l goes from row to row;
  * decay and beta are in types of their own. */

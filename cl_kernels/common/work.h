@@ -22,4 +22,22 @@
 #define WORK_O(n, d, dv, keys, cols) (WORK_S(n, d, dv, keys, cols) + (n) * (keys) * (cols))
 #define WORK_F(n, d, dv, keys, cols) (WORK_O(n, d, dv, keys, cols) + (n) * (dv) * (cols))
 
+/* The matrices of softmax_bwd_math, for each pair of a round, behind delta and in the same
+ * way: M(name, rows, columns). The gradients of keys and values, first, since they stay while
+ * rounds of other queries go by, of which the last may have fewer columns; q, k, v and g, the
+ * gradient of O, transposed (_t) and as rows (_r); weights w and gradients of scores s; dQ.
+ * D and DV are also padded, as columns dn and dvn to a multiple of NB, and as rows dm to one
+ * of MR.
+ *
+ * What is multiplied by single elements (k_t, v_t, k_r) lies in panels of MR columns, what
+ * has `cols` columns in those of NR, the others in those of NB. */
+#define WORK_GRADIENTS(M) \
+    M(dk, keys, dn) M(dvs, keys, dvn) \
+    M(q_t, d, cols) M(g_t, dv, cols) M(q_r, cols, dn) M(g_r, cols, dvn) \
+    M(k_t, d, keys) M(v_t, dv, keys) M(k_r, keys, dm) \
+    M(w, keys, cols) M(s, keys, cols) M(dq, dm, cols)
+
+/* Floats that delta takes, [B, Hq, Lq], so that what is behind it begins at 64 bytes. */
+#define WORK_DELTA(queries) WORK_PAD(queries, 16)
+
 #endif

@@ -3,7 +3,7 @@
  * from its products.
  *
  * Computes  delta_i = sum_d dO_id O_id - dLSE_i, those that are there, into the workspace
- * Grid      1-D, ceil(Lq / ROWS) * Hq * B groups, queries fastest
+ * Grid      1-D, ceil(queries / ROWS) groups for each head of the round, queries fastest
  * Group     ROWS * LANES work-items: LANES for a row, side by side
  * Local     4 * ROWS * (LANES + 1) bytes
  * Numerics  f32
@@ -23,14 +23,15 @@ void attn_softmax_bwd_delta(SIGNATURE(SOFTMAX_BWD_PARAMS))
     __local float part[ROWS * (LANES_OF_ROW + 1)];
     const attn_kparams p = KPARAMS(SOFTMAX_BWD_PARAMS);
     const int lane = get_local_id(0) % LANES_OF_ROW, row = get_local_id(0) / LANES_OF_ROW;
-    const long tiles = CEIL_DIV(p.len_q, ROWS), id = get_group_id(0);
-    const int i = (int)(id % tiles) * ROWS + row;
-    const long h = id / tiles % p.heads_q, b = id / tiles / p.heads_q;
+    const long tiles = CEIL_DIV(p.round_queries, ROWS), id = get_group_id(0);
+    const int at = (int)(id % tiles) * ROWS + row, i = p.round_query + at;
+    const long n = p.round_head + id / tiles, h = n % p.heads_q, b = n / p.heads_q;
     const attn_sequence seq = range_sequence(&p, b);
+    const int there = at < p.round_queries && i < seq.queries;
     __local float *const sums = part + row * (LANES_OF_ROW + 1);
     float sum = 0.0f;
 
-    if (p.has & HAS_GRAD_O && i < seq.queries) {
+    if (p.has & HAS_GRAD_O && there) {
         const attn_rows grad = ADDRESS_QUERIES(&p, grad_o, &seq, b, h);
         const attn_rows o = ADDRESS_QUERIES(&p, o, &seq, b, h);
         const long grad_i = address_row(&grad, i), o_i = address_row(&o, i);
@@ -41,7 +42,7 @@ void attn_softmax_bwd_delta(SIGNATURE(SOFTMAX_BWD_PARAMS))
     }
     sums[lane] = sum;
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (lane == 0 && i < seq.queries) {
+    if (lane == 0 && there) {
         for (int x = 1; x < LANES_OF_ROW; x++)
             sum += sums[x];
         if (p.has & HAS_GRAD_LSE)

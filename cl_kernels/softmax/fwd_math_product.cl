@@ -44,44 +44,7 @@
 #include "common/state.clh"
 #include "softmax/math.clh"
 
-#define PASTE_(a, b) a##b
-#define PASTE(a, b) PASTE_(a, b)
-
-/* One tile of C, MR x NR: A^T B over n rows of both, added to what is there if `more`. */
-static inline void tile(__global float *c, int c_step, const __global float *a, int a_step,
-                        const __global float *b, int b_step, int n, int more)
-{
-    floatv sum[MR][NV];
-
-    #pragma unroll
-    for (int r = 0; r < MR; r++) {
-        #pragma unroll
-        for (int v = 0; v < NV; v++)
-            sum[r][v] = 0.0f;
-    }
-    for (int i = 0; i < n; i++, a += a_step, b += b_step) {
-        floatv x[NV];
-
-        #pragma unroll
-        for (int v = 0; v < NV; v++)
-            x[v] = PASTE(vload, VW)(v, b);
-        #pragma unroll
-        for (int r = 0; r < MR; r++) {
-            #pragma unroll
-            for (int v = 0; v < NV; v++)
-                sum[r][v] += a[r] * x[v];
-        }
-    }
-    #pragma unroll
-    for (int r = 0; r < MR; r++) {
-        #pragma unroll
-        for (int v = 0; v < NV; v++) {
-            if (more)
-                sum[r][v] += PASTE(vload, VW)(v, c + (long)r * c_step);
-            PASTE(vstore, VW)(sum[r][v], v, c + (long)r * c_step);
-        }
-    }
-}
+#include "softmax/math_tile.clh"
 
 __kernel __attribute__((reqd_work_group_size(BLOCK, 1, 1)))
 void attn_softmax_fwd_math_product(SIGNATURE(SOFTMAX_FWD_PARAMS))
@@ -112,7 +75,7 @@ void attn_softmax_fwd_math_product(SIGNATURE(SOFTMAX_FWD_PARAMS))
         for (int i = 0; i < depth; i += DEPTH)
             for (int r = r0; r < r1; r += MR)
                 tile(c + (long)r * bc_step, bc_step,
-                     a + work_column(depth, MR, r) + (long)i * a_step, a_step,
+                     a + work_column(depth, MR, r) + (long)i * a_step, 1, a_step,
                      b + (long)i * bc_step, bc_step, min(DEPTH, depth - i), i > 0);
     }
 }

@@ -27,28 +27,9 @@
 #include "common/score.clh"
 #include "common/state.clh"
 #include "softmax/math.clh"
+#include "softmax/math_lanes.clh"
 
 #define SPAN 256
-
-#define PASTE_(a, b) a##b
-#define PASTE(a, b) PASTE_(a, b)
-#if VW == 1
-#define LOAD(at) (*(at))
-#define STORE(x, at) (*(at) = (x))
-#else
-#define LOAD(at) PASTE(vload, VW)(0, at)
-#define STORE(x, at) PASTE(vstore, VW)(x, 0, at)
-#endif
-
-/* The terms of VW queries and key j. */
-static inline floatv terms(const attn_kparams *p, const attn_score *at, int j)
-{
-    float lane[VW];
-
-    for (int x = 0; x < VW; x++)
-        lane[x] = score_term(p, at, x, j);
-    return LOAD(lane);
-}
 
 /* n queries of one head, from query i on; their scores begin at s. */
 static inline void column(const attn_kparams *p, const attn_work *w,

@@ -14,19 +14,26 @@ typedef struct attn_round {
     int64_t head, heads, query, queries;
 } attn_round;
 
+/* Rounds over the same heads: one at least, and so of heads, for what has no queries or
+ * batches may have gradients of keys or sinks. */
+static inline int64_t attn_query_rounds_of(const attn_step *s, const attn_call *call)
+{
+    return s->round_queries ? attn_max(attn_ceil_div(call->len_q, s->round_queries), 1) : 1;
+}
+
 static inline int64_t attn_rounds_of(const attn_step *s, const attn_call *call)
 {
     const int64_t heads = call->batch * call->heads_q;
 
-    return (s->round_heads ? attn_ceil_div(heads, s->round_heads) : 1) *
-           (s->round_queries ? attn_ceil_div(call->len_q, s->round_queries) : 1);
+    return (s->round_heads ? attn_max(attn_ceil_div(heads, s->round_heads), 1) : 1) *
+           attn_query_rounds_of(s, call);
 }
 
 /* Round r of them; queries run fastest. */
 static inline attn_round attn_round_at(const attn_step *s, const attn_call *call, int64_t r)
 {
     const int64_t heads = call->batch * call->heads_q;
-    const int64_t n = s->round_queries ? attn_ceil_div(call->len_q, s->round_queries) : 1;
+    const int64_t n = attn_query_rounds_of(s, call);
     attn_round at = { .heads = heads, .queries = call->len_q };
 
     if (s->round_queries) {
@@ -62,17 +69,23 @@ static inline bool attn_is_there(const attn_tensor *t)
 /* Whether a call wants something of a step. */
 static inline bool attn_is_wanted(const attn_step *step, const attn_args *t)
 {
-    const uint32_t there = (attn_is_there(&t->grad_q) ? ATTN_GRAD_Q : 0) |
-                           (attn_is_there(&t->grad_k) ? ATTN_GRAD_K : 0) |
-                           (attn_is_there(&t->grad_v) ? ATTN_GRAD_V : 0) |
-                           (attn_is_there(&t->grad_bias) ? ATTN_GRAD_BIAS : 0) |
-                           (attn_is_there(&t->grad_sinks) ? ATTN_GRAD_SINKS : 0) |
-                           (attn_is_there(&t->grad_state_in) ||
-                                    attn_is_there(&t->grad_z_in)
-                                ? ATTN_GRAD_STATE
-                                : 0);
+    const uint32_t there =
+        (attn_is_there(&t->grad_q) ? ATTN_GRAD_Q : 0) |
+        (attn_is_there(&t->grad_k) ? ATTN_GRAD_K : 0) |
+        (attn_is_there(&t->grad_v) ? ATTN_GRAD_V : 0) |
+        (attn_is_there(&t->grad_bias) ? ATTN_GRAD_BIAS : 0) |
+        (attn_is_there(&t->grad_sinks) ? ATTN_GRAD_SINKS : 0) |
+        (attn_is_there(&t->grad_state_in) || attn_is_there(&t->grad_z_in) ? ATTN_GRAD_STATE
+                                                                          : 0);
 
     return !step->grad || step->grad & there;
+}
+
+/* Whether no round follows. */
+static inline bool attn_is_last(const attn_call *call, const attn_round *round)
+{
+    return round->head + round->heads >= call->batch * call->heads_q &&
+           round->query + round->queries >= call->len_q;
 }
 
 /* The groups of a step in one round, as plan/step.h counts them; false: too many. */
@@ -92,13 +105,14 @@ static inline bool attn_groups_of(const attn_step *step, const attn_call *call,
         return true;
     switch (step->over) {
     case ATTN_OVER_KEYS:
-        return attn_mul(attn_ceil_div(call->len_kv, step->tile_k), call->heads_kv, n) &&
-               attn_mul(*n, call->batch, n);
+        return !call->heads_kv ||
+               attn_mul(attn_ceil_div(call->len_kv, step->tile_k),
+                        round->heads / (call->heads_q / call->heads_kv), n);
     case ATTN_OVER_BIAS:
         return attn_mul(attn_ceil_div(bias[2], step->tile_q),
                         attn_ceil_div(bias[3], step->tile_k), n) &&
                attn_mul(*n, bias[1], n) && attn_mul(*n, bias[0], n);
-    case ATTN_OVER_HEADS: *n = call->heads_q; return true;
+    case ATTN_OVER_HEADS: *n = attn_is_last(call, round) ? call->heads_q : 0; return true;
     case ATTN_OVER_KEY_STATES:
     case ATTN_OVER_STATES:
         return attn_mul(columns * attn_segments_of(step, call),

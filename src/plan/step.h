@@ -32,7 +32,7 @@ typedef struct attn_caps {
 /* "No bound" for left and right: larger than any distance of positions. */
 #define ATTN_STEP_UNBOUNDED ((int64_t)1 << 40)
 
-enum { ATTN_MAX_DEFINES = 48, ATTN_MAX_STEPS = 8 };
+enum { ATTN_MAX_DEFINES = 48, ATTN_MAX_STEPS = 13 };
 
 /* A compile-time number of a kernel instance. */
 typedef struct attn_define {
@@ -43,9 +43,10 @@ typedef struct attn_define {
 /* What the groups of a step share among them. */
 typedef enum attn_over {
     ATTN_OVER_QUERIES,           /* as attn_step has it                        */
-    ATTN_OVER_KEYS,              /* ceil(keys / tile_k) * heads_kv * batch     */
+    ATTN_OVER_KEYS,              /* ceil(keys / tile_k) * heads_kv * batch, or the
+                                    round's                                    */
     ATTN_OVER_BIAS,              /* grad_bias, in tiles of tile_q * tile_k     */
-    ATTN_OVER_HEADS,             /* heads_q                                    */
+    ATTN_OVER_HEADS,             /* heads_q, after the last round              */
     ATTN_OVER_KEY_STATES,
     ATTN_OVER_STATES             /* ceil(dv / columns) * heads_q * batch, `grouped`
                                     heads_kv; times ceil(queries / piece) if piece

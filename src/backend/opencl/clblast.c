@@ -70,20 +70,22 @@ static matrices matrices_of(const attn_cl_job *job)
                        .dv = job->step->dv };
 }
 
-/* Where the three matrices begin; C = A^T B for each pair: A is [k][m], B [k][cols],
- * C [m][cols], the pairs of each behind one another. */
+/* Where the three matrices begin; C = A B for each pair: A is [k][m], or `plain` [m][k], B
+ * [k][n], C [m][n], the pairs of each behind one another. `more`: it is added to C. */
 typedef struct factors {
-    int64_t m, k, a, b, c;
+    int64_t pairs, m, k, n, a, b, c;
+    bool plain, more;
 } factors;
 
-/* Adds rows i .. i + n - 1 of A and B to C, or begins with them. Commands before are waited
- * for by a barrier: CLBlast takes no wait list. */
-static attn_status add_span(attn_device *dev, const attn_cl_job *job, const matrices *x,
-                            const factors *f, int64_t i, int64_t n, cl_uint n_wait,
-                            const cl_event *wait, cl_event *done)
+/* Adds rows i .. i + span - 1 of B, with what of A is multiplied by those, to C, or begins
+ * with them. Commands before are waited for by a barrier: CLBlast takes no wait list. */
+static attn_status add_span(attn_device *dev, const attn_cl_job *job, const factors *f,
+                            int64_t i, int64_t span, cl_uint n_wait, const cl_event *wait,
+                            cl_event *done)
 {
     const attn_cl *cl = dev->cl;
-    const size_t m = (size_t)f->m, k = (size_t)f->k, cols = (size_t)x->cols;
+    const size_t m = (size_t)f->m, k = (size_t)f->k, n = (size_t)f->n;
+    const int64_t a = f->a + (f->plain ? i : i * f->m);
     const cl_mem work = job->call->args->workspace;
     cl_command_queue queue = job->queue;
     attn_status st = ATTN_OK;
@@ -92,11 +94,11 @@ static attn_status add_span(attn_device *dev, const attn_cl_job *job, const matr
     if (n_wait)
         CL(cl->clEnqueueBarrierWithWaitList(queue, n_wait, wait, NULL));
     pthread_mutex_lock(&calls);
-    answer = dev->blas->sgemm(ROW_MAJOR, TRANSPOSED, AS_IT_IS, m, cols, (size_t)n, 1.0f,
-                              work, (size_t)(f->a + i * f->m), m, k * m, work,
-                              (size_t)(f->b + i * x->cols), cols, k * cols, i ? 1.0f : 0.0f,
-                              work, (size_t)f->c, cols, m * cols, (size_t)x->pairs, &queue,
-                              done);
+    answer =
+        dev->blas->sgemm(ROW_MAJOR, f->plain ? AS_IT_IS : TRANSPOSED, AS_IT_IS, m, n,
+                         (size_t)span, 1.0f, work, (size_t)a, f->plain ? k : m, k * m, work,
+                         (size_t)(f->b + i * f->n), n, k * n, i || f->more ? 1.0f : 0.0f,
+                         work, (size_t)f->c, n, m * n, (size_t)f->pairs, &queue, done);
     pthread_mutex_unlock(&calls);
     if (answer < 0 && answer > -1000) /* OpenCL's own */
         st = attn_cl_fail(answer, "CLBlastSgemmStridedBatched");
@@ -108,12 +110,10 @@ fail:
 
 /* In spans, lest errors grow with the number of keys. The planner chose rounds whose
  * offsets and sizes fit 31 bits; CLBlast would cut them off unseen. */
-static attn_status product(attn_device *dev, const attn_cl_job *job, const matrices *x,
-                           const factors *f)
+static attn_status product(attn_device *dev, const attn_cl_job *job, const factors *f)
 {
-    const int64_t ends[] = { f->a + x->pairs * f->k * f->m,
-                             f->b + x->pairs * f->k * x->cols,
-                             f->c + x->pairs * f->m * x->cols };
+    const int64_t ends[] = { f->a + f->pairs * f->k * f->m, f->b + f->pairs * f->k * f->n,
+                             f->c + f->pairs * f->m * f->n };
     const cl_event *wait = job->wait;
     cl_uint n_wait = job->n_wait;
     cl_event before = NULL;
@@ -125,7 +125,7 @@ static attn_status product(attn_device *dev, const attn_cl_job *job, const matri
         const bool last = i + SPAN >= f->k;
         cl_event link = NULL;
 
-        st = add_span(dev, job, x, f, i, attn_min(SPAN, f->k - i), n_wait, wait,
+        st = add_span(dev, job, f, i, attn_min(SPAN, f->k - i), n_wait, wait,
                       last ? job->done : &link);
         if (before)
             dev->cl->clReleaseEvent(before);
@@ -138,43 +138,156 @@ static attn_status product(attn_device *dev, const attn_cl_job *job, const matri
     return st;
 }
 
+/* Nothing to compute, but what was to be waited for. */
+static attn_status nothing(attn_device *dev, const attn_cl_job *job)
+{
+    const attn_cl *cl = dev->cl;
+    attn_status st = ATTN_OK;
+
+    CL(cl->clEnqueueMarkerWithWaitList(job->queue, job->n_wait, job->wait, job->done));
+fail:
+    return st;
+}
+
 static attn_status scores(attn_device *dev, const attn_cl_job *job)
 {
     const matrices x = matrices_of(job);
+    const factors f = { .pairs = x.pairs,
+                        .m = x.keys,
+                        .k = x.d,
+                        .n = x.cols,
+                        .a = WORK_K(x.pairs, x.d, x.dv, x.keys, x.cols),
+                        .b = 0,
+                        .c = WORK_S(x.pairs, x.d, x.dv, x.keys, x.cols) };
 
-    return product(dev, job, &x,
-                   &(factors){ .m = x.keys,
-                               .k = x.d,
-                               .a = WORK_K(x.pairs, x.d, x.dv, x.keys, x.cols),
-                               .b = 0,
-                               .c = WORK_S(x.pairs, x.d, x.dv, x.keys, x.cols) });
+    return product(dev, job, &f);
 }
 
 static attn_status output(attn_device *dev, const attn_cl_job *job)
 {
     const matrices x = matrices_of(job);
-    const attn_cl *cl = dev->cl;
-    attn_status st = ATTN_OK;
+    const factors f = { .pairs = x.pairs,
+                        .m = x.dv,
+                        .k = x.keys,
+                        .n = x.cols,
+                        .a = WORK_V(x.pairs, x.d, x.dv, x.keys, x.cols),
+                        .b = WORK_S(x.pairs, x.d, x.dv, x.keys, x.cols),
+                        .c = WORK_O(x.pairs, x.d, x.dv, x.keys, x.cols) };
 
-    if (job->call->args->o.type == ATTN_TYPE_NONE) { /* V was not packed */
-        CL(cl->clEnqueueMarkerWithWaitList(job->queue, job->n_wait, job->wait, job->done));
-        return ATTN_OK;
+    return job->call->args->o.type == ATTN_TYPE_NONE /* V was not packed */
+               ? nothing(dev, job)
+               : product(dev, job, &f);
+}
+
+/* The matrices of a round of gradients, likewise with MR = NR = NB = 1. */
+typedef struct gradients {
+    int64_t pairs, keys, cols, d, dv, dm, dn, dvn;
+#define PLACE(name, rows, columns) int64_t name;
+    WORK_GRADIENTS(PLACE)
+#undef PLACE
+} gradients;
+
+static gradients gradients_of(const attn_cl_job *job)
+{
+    const attn_call *call = job->call;
+    const matrices x = matrices_of(job);
+    gradients g = { .pairs = x.pairs,
+                    .keys = x.keys,
+                    .cols = x.cols,
+                    .d = x.d,
+                    .dv = x.dv,
+                    .dm = x.d,
+                    .dn = x.d,
+                    .dvn = x.dv };
+    int64_t at = WORK_DELTA(call->batch * call->heads_q * call->len_q);
+
+#define PLACE(name, rows, columns) \
+    g.name = at;                   \
+    at += g.pairs * g.rows * g.columns;
+    WORK_GRADIENTS(PLACE)
+#undef PLACE
+    return g;
+}
+
+/* Those of two products that are wanted, the second after the first. */
+static attn_status products(attn_device *dev, const attn_cl_job *job, const factors *first,
+                            bool want_first, const factors *second, bool want_second)
+{
+    attn_cl_job part = *job;
+    cl_event link = NULL;
+    attn_status st;
+
+    if (!want_first || !want_second)
+        return want_first    ? product(dev, job, first)
+               : want_second ? product(dev, job, second)
+                             : nothing(dev, job);
+    part.done = &link;
+    st = product(dev, &part, first);
+    if (st == ATTN_OK) {
+        part = *job;
+        part.wait = &link;
+        part.n_wait = 1;
+        st = product(dev, &part, second);
     }
-    return product(dev, job, &x,
-                   &(factors){ .m = x.dv,
-                               .k = x.keys,
-                               .a = WORK_V(x.pairs, x.d, x.dv, x.keys, x.cols),
-                               .b = WORK_S(x.pairs, x.d, x.dv, x.keys, x.cols),
-                               .c = WORK_O(x.pairs, x.d, x.dv, x.keys, x.cols) });
-fail:
+    if (link)
+        dev->cl->clReleaseEvent(link);
     return st;
+}
+
+static bool is_there(const attn_tensor *t)
+{
+    return t->type != ATTN_TYPE_NONE;
+}
+
+/* Scores of the queries, and of the gradients of O. */
+static attn_status bwd_scores(attn_device *dev, const attn_cl_job *job)
+{
+    const attn_args *t = job->call->args;
+    const gradients g = gradients_of(job);
+    factors f = { g.pairs, g.keys, g.d, g.cols, g.k_t, g.q_t, g.w, false, false };
+    factors of_o = { g.pairs, g.keys, g.dv, g.cols, g.v_t, g.g_t, g.s, false, false };
+
+    return products(dev, job, &f, true, &of_o,
+                    is_there(&t->grad_o) && (is_there(&t->grad_q) || is_there(&t->grad_k) ||
+                                             is_there(&t->grad_bias)));
+}
+
+static attn_status bwd_q(attn_device *dev, const attn_cl_job *job)
+{
+    const gradients g = gradients_of(job);
+    const factors f = { g.pairs, g.dm, g.keys, g.cols, g.k_r, g.s, g.dq, false, false };
+
+    return product(dev, job, &f);
+}
+
+/* Added to those of the rounds before it that had other queries of the same heads. */
+static attn_status bwd_kv(attn_device *dev, const attn_cl_job *job)
+{
+    const attn_args *t = job->call->args;
+    const gradients g = gradients_of(job);
+    const bool more = job->query > 0;
+    const factors k = { g.pairs, g.keys, g.cols, g.dn, g.s, g.q_r, g.dk, true, more };
+    const factors v = { g.pairs, g.keys, g.cols, g.dvn, g.w, g.g_r, g.dvs, true, more };
+
+    return products(dev, job, &k, is_there(&t->grad_k), &v,
+                    is_there(&t->grad_v) && is_there(&t->grad_o));
 }
 
 attn_cl_library *attn_clblast_step(const char *kernel)
 {
-    return !strcmp(kernel, "clblast_scores")   ? scores
-           : !strcmp(kernel, "clblast_output") ? output
-                                               : NULL;
+    static const struct {
+        const char *name;
+        attn_cl_library *library;
+    } steps[] = { { "clblast_scores", scores },
+                  { "clblast_output", output },
+                  { "clblast_bwd_scores", bwd_scores },
+                  { "clblast_bwd_q", bwd_q },
+                  { "clblast_bwd_kv", bwd_kv } };
+
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++)
+        if (!strcmp(kernel, steps[i].name))
+            return steps[i].library;
+    return NULL;
 }
 
 void attn_clblast_clear(const attn_clblast *blas)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* backend/opencl/clblast.h: CLBlast, opened at run time, for the steps of
- * softmax_fwd_math_clblast that are products of matrices. */
+ * softmax_fwd_math_clblast and softmax_bwd_math_clblast that are products of matrices. */
 #ifndef ATTN_OPENCL_CLBLAST_H
 #define ATTN_OPENCL_CLBLAST_H
 

@@ -115,6 +115,8 @@ static void fill_gradients(arguments *a, const attn_args *t, cl_mem spare)
     a->grad_bias_size_d = (cl_int)t->grad_bias.size[3];
     a->has = (attn_is_there(&t->grad_o) ? HAS_GRAD_O : 0) |
              (attn_is_there(&t->grad_lse) ? HAS_GRAD_LSE : 0) |
+             (attn_is_there(&t->grad_q) ? HAS_GRAD_Q : 0) |
+             (attn_is_there(&t->grad_bias) ? HAS_GRAD_BIAS : 0) |
              (attn_is_there(&t->grad_k) ? HAS_GRAD_K : 0) |
              (attn_is_there(&t->grad_v) ? HAS_GRAD_V : 0);
 }
@@ -311,6 +313,7 @@ static attn_status enqueue_step(attn_device *dev, const attn_cl_target *to,
         return k->library(dev, &(attn_cl_job){ .step = step,
                                                .call = call,
                                                .heads = round->heads,
+                                               .query = round->query,
                                                .queries = round->queries,
                                                .queue = to->queue,
                                                .n_wait = to->n_wait,

@@ -25,7 +25,7 @@ struct attn_device {
 typedef struct attn_cl_job {
     const attn_step *step;
     const attn_call *call;
-    int64_t heads, queries;   /* of the round                                  */
+    int64_t heads, query, queries; /* of the round                             */
     cl_command_queue queue;
     cl_uint n_wait;
     const cl_event *wait;

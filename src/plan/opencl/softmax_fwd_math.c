@@ -4,88 +4,29 @@
 #include <attn/device.h>
 
 #include "core/size.h"
-#include "plan/math_round.h"
+#include "plan/opencl/math.h"
 #include "plan/opencl/variants.h"
 
 enum {
-    CHUNK = 32,   /* rows that a group packs or unpacks                 */
-    DEPTH = 128,  /* rows of a panel that stay in the first cache       */
-    SLICE = 64,   /* keys of a group in the first product               */
-    SPAN = 256,   /* keys of an inner loop of the softmax               */
-    ITEMS = 64,   /* work-items of a group on GPUs                      */
-    PADDED = 256, /* CLBlast pads matrices to tiles of this size at most */
-    /* of a round; on processors so much a core: the scores stay in the caches */
-    ROUND_BYTES = 256 << 20,
-    CORE_BYTES = 8 << 20
+    CHUNK = 32,  /* rows that a group packs or unpacks                 */
+    DEPTH = 128, /* rows of a panel that stay in the first cache       */
+    SLICE = 64,  /* keys of a group in the first product               */
+    SPAN = 256   /* keys of an inner loop of the softmax               */
 };
 
 static const char too_long[] =
     "keys, values and the scores of one query exceed the device's largest block";
 
-/* The numbers of one instance, as math.clh names them; nr = nv * vw. */
-typedef struct shape {
-    int64_t vw, nv, nr, mr, pitch, block;
-    bool panels, library;
-} shape;
-
-/* The widest vector that no more than half of it goes without a query. */
-static int64_t lanes(int64_t widest, int64_t queries)
-{
-    int64_t vw = widest;
-
-    while (vw > 4 && vw > queries)
-        vw /= 2;
-    return queries >= vw ? vw : 1;
-}
-
-static shape shape_of(const attn_problem *p, const attn_caps *c, bool library)
-{
-    const bool cpu = c->kind == ATTN_DEVICE_CPU;
-    const int64_t widest = c->vector_width >= 16 ? 16 : c->vector_width >= 8 ? 8 : 4;
-    shape s = { .library = library, .pitch = 1, .nv = 1, .vw = 4, .mr = 8, .panels = cpu };
-    int64_t columns;
-
-    s.block = cpu ? 1 : attn_min(ITEMS, c->max_group);
-    if (cpu)
-        s.pitch = lanes(widest, p->lq);
-    columns = attn_math_group(p) * attn_round_up(attn_max(p->lq, 1), s.pitch);
-    if (cpu) {
-        s.vw = attn_max(lanes(widest, columns), 4);
-        s.mr = s.vw == 16 ? 8 : 4;
-        s.nv = attn_min(3, attn_max(columns / s.vw, 1));
-    }
-    s.nr = s.nv * s.vw;
-    if (library) {
-        s.nr = s.mr = 1;
-        s.panels = false;
-    }
-    return s;
-}
-
-static bool find_round(const attn_problem *p, const attn_caps *c, const shape *s,
-                       attn_math_round *out)
-{
-    const int64_t cores = attn_min(attn_max(c->compute_units, 2), ROUND_BYTES / CORE_BYTES);
-    const int64_t most = s->panels ? cores * CORE_BYTES : ROUND_BYTES;
-    const attn_math_units units = { .queries = s->pitch, .columns = s->nr, .rows = s->mr };
-    const attn_math_limits limits = { .wanted_bytes =
-                                          attn_min(most, c->max_alloc_bytes / 2),
-                                      .most_bytes = c->max_alloc_bytes,
-                                      .library = s->library ? PADDED : 0 };
-
-    return attn_math_find_round(p, &units, &limits, out);
-}
-
 /* Rows of O that a group computes in the second product: all, for panels are reused
  * then; few where loops must stay short. */
-static int64_t slice_of(const attn_problem *p, const attn_caps *c, const shape *s)
+static int64_t slice_of(const attn_problem *p, const attn_caps *c, const attn_math_shape *s)
 {
     return c->max_loops || !s->panels ? s->mr : attn_round_up(p->dv, s->mr);
 }
 
 /* Iterations of a work-item in its longest kernel; twice, for where a grid is one group
  * short of its work and a group goes round again. */
-static int64_t loops_of(const attn_problem *p, const attn_caps *c, const shape *s)
+static int64_t loops_of(const attn_problem *p, const attn_caps *c, const attn_math_shape *s)
 {
     const int64_t pack = CHUNK * (attn_max(p->d, p->dv) + s->mr) + CHUNK;
     const int64_t scores =
@@ -99,12 +40,12 @@ static int64_t loops_of(const attn_problem *p, const attn_caps *c, const shape *
 
 static const char *refusal(const attn_problem *p, const attn_caps *c, bool library)
 {
-    const shape s = shape_of(p, c, library);
+    const attn_math_shape s = attn_math_shape_of(p, c, library);
     attn_math_round round;
 
     if (c->max_group < 1)
         return "the device runs no work-group";
-    if (!find_round(p, c, &s, &round))
+    if (!attn_math_cl_round(p, c, &s, &round))
         return too_long;
     if (c->max_loops && loops_of(p, c, &s) > c->max_loops)
         return "the driver cuts loops off before so many keys are read";
@@ -119,8 +60,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
 static const char *applicable_clblast(const attn_problem *p, const attn_caps *c)
 {
     if (!c->blas)
-        return "CLBlast was not found (ATTN_CLBLAST_LIB: the library or its folder), or is "
-               "not built in";
+        return attn_no_clblast;
     return refusal(p, c, true);
 }
 
@@ -130,7 +70,7 @@ typedef struct grid {
     bool grouped;          /* queries of all heads that share keys  */
 } grid;
 
-static attn_step *add_step(const attn_problem *p, const shape *s,
+static attn_step *add_step(const attn_problem *p, const attn_math_shape *s,
                            const attn_math_round *round, const char *kernel, grid g,
                            unsigned reads, attn_choice *out)
 {
@@ -152,8 +92,8 @@ static attn_step *add_step(const attn_problem *p, const shape *s,
     return step;
 }
 
-static void add_pack(const attn_problem *p, const shape *s, const attn_math_round *round,
-                     int what, attn_choice *out)
+static void add_pack(const attn_problem *p, const attn_math_shape *s,
+                     const attn_math_round *round, int what, attn_choice *out)
 {
     static const unsigned reads[] = {
         ATTN_READS_Q,
@@ -172,7 +112,7 @@ static void add_pack(const attn_problem *p, const shape *s, const attn_math_roun
 }
 
 /* C = A^T B, S or O. */
-static void add_product(const attn_problem *p, const attn_caps *c, const shape *s,
+static void add_product(const attn_problem *p, const attn_caps *c, const attn_math_shape *s,
                         const attn_math_round *round, bool output, attn_choice *out)
 {
     const int64_t slice = output ? slice_of(p, c, s) : SLICE;
@@ -190,8 +130,8 @@ static void add_product(const attn_problem *p, const attn_caps *c, const shape *
 }
 
 /* The same by CLBlast; the back end reads tile_q as the pitch's unit. */
-static void add_library(const attn_problem *p, const shape *s, const attn_math_round *round,
-                        bool output, attn_choice *out)
+static void add_library(const attn_problem *p, const attn_math_shape *s,
+                        const attn_math_round *round, bool output, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
 
@@ -209,11 +149,11 @@ static void add_library(const attn_problem *p, const shape *s, const attn_math_r
 static void lower_with(const attn_problem *p, const attn_caps *c, bool library,
                        attn_choice *out)
 {
-    const shape s = shape_of(p, c, library);
+    const attn_math_shape s = attn_math_shape_of(p, c, library);
     attn_step *step;
     attn_math_round r;
 
-    find_round(p, c, &s, &r);
+    attn_math_cl_round(p, c, &s, &r);
     for (int what = 0; what < 3; what++)
         add_pack(p, &s, &r, what, out);
     library ? add_library(p, &s, &r, false, out) : add_product(p, c, &s, &r, false, out);
@@ -229,16 +169,7 @@ static void lower_with(const attn_problem *p, const attn_caps *c, bool library,
     attn_step_define(step, "NR", s.nr);
     attn_step_define(step, "CHUNK", CHUNK);
     out->workspace_bytes = 4 * (int64_t)r.floats;
-    attn_choice_instance(out, "mr%lld,nr%lld,vw%lld,wg%lld,d%lld,dv%lld,%s",
-                         (long long)s.mr, (long long)s.nr, (long long)s.vw,
-                         (long long)s.block, (long long)p->d, (long long)p->dv,
-                         attn_type_name(p->type));
-    out->tile_reason =
-        library ? "no tile of ours; rounds keep the matrices within 256 MiB, and CLBlast's "
-                  "indices within 31 bits"
-        : s.panels
-            ? "register tiles of mr x nr; rounds keep the matrices within 8 MiB a core"
-            : "register tiles of mr x nr; rounds keep the matrices within 256 MiB";
+    attn_math_describe(p, &s, out);
 }
 
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)

@@ -20,6 +20,8 @@ const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
         &attn_opencl_softmax_fwd_naive_copy_variant,
         &attn_opencl_softmax_bwd_tile_cpu_variant,
         &attn_opencl_softmax_bwd_tile_gpu_variant,
+        &attn_opencl_softmax_bwd_math_variant,
+        &attn_opencl_softmax_bwd_math_clblast_variant,
         &attn_opencl_linear_fwd_recurrent_variant,
         NULL,
     };
@@ -33,6 +35,8 @@ const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
         &attn_opencl_softmax_fwd_naive_copy_variant,
         &attn_opencl_softmax_bwd_tile_gpu_variant,
         &attn_opencl_softmax_bwd_tile_cpu_variant,
+        &attn_opencl_softmax_bwd_math_variant,
+        &attn_opencl_softmax_bwd_math_clblast_variant,
         &attn_opencl_linear_fwd_recurrent_variant,
         NULL,
     };

@@ -13,6 +13,8 @@ extern const attn_variant attn_opencl_softmax_fwd_math_variant;
 extern const attn_variant attn_opencl_softmax_fwd_math_clblast_variant;
 extern const attn_variant attn_opencl_softmax_fwd_naive_variant;
 extern const attn_variant attn_opencl_softmax_fwd_naive_copy_variant;
+extern const attn_variant attn_opencl_softmax_bwd_math_variant;
+extern const attn_variant attn_opencl_softmax_bwd_math_clblast_variant;
 extern const attn_variant attn_opencl_softmax_bwd_tile_cpu_variant;
 extern const attn_variant attn_opencl_softmax_bwd_tile_gpu_variant;
 
