@@ -94,6 +94,54 @@ static void rows_that_fit_nowhere(void **state)
                 "rows of D elements do not fit local memory");
 }
 
+/* Gradients on OpenCL: a scan for each that is asked for, dK's last; columns of the state in
+ * registers, in local memory, in the workspace behind c. */
+static void opencl_gradients(void **state)
+{
+    const attn_target large = opencl_of(32768, 256), small = opencl_of(8192, 64);
+    attn_choice c;
+    attn_problem p;
+
+    (void)state;
+    choose("linear_bwd:f32,b2,hq4,hkv2,lq9,lk9,d64,dv135,causal,normalize,state,"
+           "grad=q+k+v+state",
+           &large, &c);
+    assert_int_equal(c.n_steps, 4);
+    assert_string_equal(c.step[0].kernel, "linear_bwd_begin");
+    assert_int_equal(c.step[1].grad, ATTN_GRAD_Q);
+    assert_int_equal(c.step[2].grad, ATTN_GRAD_V);
+    assert_int_equal(c.step[3].grad, ATTN_GRAD_K | ATTN_GRAD_STATE);
+    assert_string_equal(c.instance, "columns32,slices8,private,d64,dv135,f32");
+    assert_int_equal(c.workspace_bytes, 4 * 2 * 4 * 9);
+    assert_int_equal(c.step[3].fast_bytes, 4 * 4 * 136 + 4 * 2 * 256);
+    choose("linear_bwd:f32,b2,hq4,hkv2,lq9,lk9,d100,causal,grad=v", &small, &c);
+    assert_int_equal(c.n_steps, 1);
+    assert_string_equal(c.instance, "columns32,slices2,global,d100,dv100,f32");
+    assert_int_equal(c.workspace_bytes, 4 * 4 * 4 * 32 * 100);
+    choose("linear_bwd:f32,b2,hq4,hkv2,lq9,lk9,d140,causal,grad=v", &large, &c);
+    assert_string_equal(c.instance, "columns32,slices8,local,d140,dv140,f32");
+    assert_int_equal(c.step[0].fast_bytes, 4 * 4 * 144 + 4 * 2 * 256 + 4 * 32 * 144);
+    check_ok(attn_problem_parse(&p, "linear_bwd:f32,b1,hq1,hkv1,lq9,lk9,d600,grad=v"));
+    check_error(attn_choose(&p, &small, NULL, &c), ATTN_ERR_UNSUPPORTED,
+                "rows of the state do not fit local memory");
+}
+
+/* Drivers that cut loops off: a plan says no before they do. */
+static void opencl_loops(void **state)
+{
+    attn_target t = opencl_of(32768, 256);
+    attn_problem p;
+    attn_choice c;
+
+    (void)state;
+    t.caps.max_loops = 65535;
+    choose("linear_bwd:f32,b1,hq1,hkv1,lq900,lk900,d64,causal,grad=v", &t, &c);
+    check_ok(attn_problem_parse(&p, "linear_bwd:f32,b1,hq1,hkv1,lq9000,lk9000,d64,causal,"
+                                    "grad=v"));
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
+                "the driver cuts loops off");
+}
+
 /* CUDA: registers, shared memory, the workspace; z is copied where two groups read it. */
 static void cuda_state(void **state)
 {
@@ -240,9 +288,10 @@ static void the_host(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opencl_state),   cmocka_unit_test(rows_that_fit_nowhere),
-        cmocka_unit_test(cuda_state),     cmocka_unit_test(cuda_chunks),
-        cmocka_unit_test(cuda_gradients), cmocka_unit_test(the_host),
+        cmocka_unit_test(opencl_gradients), cmocka_unit_test(opencl_loops),
+        cmocka_unit_test(opencl_state),     cmocka_unit_test(rows_that_fit_nowhere),
+        cmocka_unit_test(cuda_state),       cmocka_unit_test(cuda_chunks),
+        cmocka_unit_test(cuda_gradients),   cmocka_unit_test(the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

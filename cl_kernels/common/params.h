@@ -83,19 +83,46 @@
 #define HAS_GRAD_Q 16
 #define HAS_GRAD_BIAS 32
 
-/* Linear attention, forward. Of z and den _d is not used, of states _l goes from row to row;
- * decay and beta are in types of their own. */
-#define LINEAR_FWD_PARAMS(P) \
+/* Linear attention, of both passes; o and den are read by the backward. Of z and den _d is
+ * not used, of states _l goes from row to row. */
+#define LINEAR_PARAMS(P) \
     P(IN, q) P(IN, k) P(IN, v) P(OUT, o) P(FLOATS, den) \
-    P(F32, state_in) P(F32, z_in) P(FLOATS, state_out) P(FLOATS, z_out) \
-    P(U8, decay) P(U8, beta) P(I32, lens_kv) P(WORD, status) P(FLOATS, work) \
+    P(F32, state_in) P(F32, z_in) P(I32, lens_kv) P(WORD, status) P(FLOATS, work) \
     VIEW_PARAMS(P, q) VIEW_PARAMS(P, k) VIEW_PARAMS(P, v) VIEW_PARAMS(P, o) \
     VIEW_PARAMS(P, den) VIEW_PARAMS(P, state_in) VIEW_PARAMS(P, z_in) \
-    VIEW_PARAMS(P, state_out) VIEW_PARAMS(P, z_out) VIEW_PARAMS(P, decay) \
-    VIEW_PARAMS(P, beta) LIST_PARAMS(P, lens_kv) P(LONG, status_offset) \
+    LIST_PARAMS(P, lens_kv) P(LONG, status_offset) \
     P(INT, batch) P(INT, heads_q) P(INT, heads_kv) P(INT, len_q) P(INT, len_kv) \
-    P(INT, want_o) P(INT, want_den) P(INT, want_state) P(INT, want_z) \
-    P(INT, want_status) P(FLOAT, eps) P(LAST, scale)
+    P(INT, has)        /* LHAS_ bits of the tensors that are there           */ \
+    P(FLOAT, eps)
+
+/* decay and beta are in types of their own. */
+#define LINEAR_FWD_OWN(P) \
+    P(FLOATS, state_out) P(FLOATS, z_out) P(U8, decay) P(U8, beta) \
+    VIEW_PARAMS(P, state_out) VIEW_PARAMS(P, z_out) \
+    VIEW_PARAMS(P, decay) VIEW_PARAMS(P, beta)
+
+#define LINEAR_BWD_OWN(P) \
+    P(IN, grad_o) P(F32, grad_state_out) P(F32, grad_z_out) \
+    P(OUT, grad_q) P(OUT, grad_k) P(OUT, grad_v) \
+    P(FLOATS, grad_state_in) P(FLOATS, grad_z_in) \
+    VIEW_PARAMS(P, grad_o) VIEW_PARAMS(P, grad_state_out) VIEW_PARAMS(P, grad_z_out) \
+    VIEW_PARAMS(P, grad_q) VIEW_PARAMS(P, grad_k) VIEW_PARAMS(P, grad_v) \
+    VIEW_PARAMS(P, grad_state_in) VIEW_PARAMS(P, grad_z_in)
+
+#define LINEAR_FWD_PARAMS(P) LINEAR_PARAMS(P) LINEAR_FWD_OWN(P) P(LAST, scale)
+#define LINEAR_BWD_PARAMS(P) LINEAR_PARAMS(P) LINEAR_BWD_OWN(P) P(LAST, scale)
+
+#define LHAS_STATUS 1
+#define LHAS_O 2
+#define LHAS_DEN 4
+#define LHAS_STATE_OUT 8
+#define LHAS_Z_OUT 16
+#define LHAS_GRAD_O 32
+#define LHAS_GRAD_K 64
+#define LHAS_GRAD_STATE_OUT 128
+#define LHAS_GRAD_Z_OUT 256
+#define LHAS_GRAD_STATE_IN 512
+#define LHAS_GRAD_Z_IN 1024
 
 /* One part of a merge; softmax/merge.cl. PART is IN, but in the part's own type. */
 #define MERGE_PARAMS(P) \

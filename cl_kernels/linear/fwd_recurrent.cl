@@ -110,13 +110,13 @@ static inline void read_out(const attn_kparams *p, const linear_local *l, __glob
     }
     if (FEAT_NORMALIZE) {
         den += p->eps / up;
-        if (u->column == 0 && p->want_den)
+        if (u->column == 0 && p->has & LHAS_DEN)
             p->den[LINEAR_AT(p, den, u->b, h, i, 0L)] = den * up;
         num = den == 0.0f ? 0.0f : num / den;
     } else {
         num *= up;
     }
-    if (u->column < DV && p->want_o)
+    if (u->column < DV && p->has & LHAS_O)
         elem_store(p->o, LINEAR_AT(p, o, u->b, h, i, u->column), num);
 }
 
@@ -136,9 +136,9 @@ static inline void load_state(const attn_kparams *p, const linear_local *l, __gl
 static inline void store_state(const attn_kparams *p, const linear_local *l, __global float *slow,
                         const linear_unit *u)
 {
-    for (int e = 0; e < D && p->want_state && u->column < DV; e++)
+    for (int e = 0; e < D && p->has & LHAS_STATE_OUT && u->column < DV; e++)
         p->state_out[LINEAR_AT(p, state_out, u->b, u->kvh, e, u->column)] = state_get(l, slow, u, e);
-    for (int e = 0; e < D && p->want_z && u->column == 0; e++)
+    for (int e = 0; e < D && p->has & LHAS_Z_OUT && u->column == 0; e++)
         p->z_out[LINEAR_AT(p, z_out, u->b, u->kvh, e, 0L)] = l->z[e];
 }
 

@@ -41,15 +41,14 @@ static bool is_backward(const char *kernel)
     return !strncmp(kernel, "softmax_bwd_", 12);
 }
 
-static bool is_linear(const char *kernel)
-{
-    return !strncmp(kernel, "linear_", 7);
-}
-
 cl_uint attn_cl_n_params(const char *kernel)
 {
-    if (is_linear(kernel))
-        return attn_cl_n_linear_params;
+    cl_uint n;
+
+    if (attn_cl_is_linear(kernel)) {
+        attn_cl_linear_params(kernel, &n);
+        return n;
+    }
     if (is_backward(kernel))
         return N_BWD_PARAMS;
     return strcmp(kernel, "softmax_merge") ? N_FWD_PARAMS : attn_cl_n_merge_params;
@@ -326,12 +325,14 @@ static attn_status enqueue_step(attn_device *dev, const attn_cl_target *to,
     a->round_queries = (cl_int)round->queries;
     if (st != ATTN_OK)
         return st;
-    if (is_linear(k->name)) {
+    if (attn_cl_is_linear(k->name)) {
         attn_cl_linear linear;
+        cl_uint n;
+        const attn_cl_param *params = attn_cl_linear_params(k->name, &n);
 
         attn_cl_linear_fill(&linear, call);
-        return attn_cl_enqueue(to, k, attn_cl_linear_params, attn_cl_n_linear_params,
-                               &linear, global, (size_t)step->block, done);
+        return attn_cl_enqueue(to, k, params, n, &linear, global, (size_t)step->block,
+                               done);
     }
     return is_backward(k->name) ? attn_cl_enqueue(to, k, bwd_params, N_BWD_PARAMS, a,
                                                   global, (size_t)step->block, done)

@@ -5,13 +5,14 @@
 
 #include "backend/opencl/opencl.h"
 
-/* Their values, and where each lies. */
+/* Their values, and where each lies, in the order of the kernels of each pass. */
 typedef struct attn_cl_linear {
-    cl_long room[128]; /* no device must take more */
+    cl_long room[192];
 } attn_cl_linear;
 
-extern const attn_cl_param attn_cl_linear_params[];
-extern const cl_uint attn_cl_n_linear_params;
+/* Whether a kernel is one of linear attention; its list. */
+bool attn_cl_is_linear(const char *kernel);
+const attn_cl_param *attn_cl_linear_params(const char *kernel, cl_uint *n);
 
 void attn_cl_linear_fill(attn_cl_linear *a, const attn_call *call);
 

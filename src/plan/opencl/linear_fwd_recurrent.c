@@ -33,47 +33,15 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
-static void define_all(attn_step *step, const attn_problem *p, int64_t items, bool fast)
-{
-    const struct {
-        const char *name;
-        int64_t value;
-    } all[] = {
-        { "TYPE", p->type - ATTN_F32 },
-        { "D", p->d },
-        { "DV", p->dv },
-        { "PHI", p->phi },
-        { "FEAT_CAUSAL", (p->features & ATTN_FEAT_CAUSAL) != 0 },
-        { "FEAT_NORMALIZE", (p->features & ATTN_FEAT_NORMALIZE) != 0 },
-        { "FEAT_LENS_KV", (p->features & ATTN_FEAT_LENS_KV) != 0 },
-        { "FEAT_STATE", (p->features & ATTN_FEAT_STATE_IN) != 0 },
-        { "FEAT_DECAY", (p->features & ATTN_FEAT_DECAY) != 0 },
-        { "FEAT_BETA", (p->features & ATTN_FEAT_BETA) != 0 },
-        { "DECAY_TYPE", p->type_decay ? p->type_decay - ATTN_F32 : 0 },
-        { "BETA_TYPE", p->type_beta ? p->type_beta - ATTN_F32 : 0 },
-        { "ITEMS", items },
-        { "FAST", fast },
-    };
-
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        attn_step_define(step, all[i].name, all[i].value);
-}
-
 static attn_step *add_step(attn_choice *out, const char *kernel, const attn_problem *p,
                            int64_t items, int64_t columns, bool fast)
 {
-    attn_step *step = &out->step[out->n_steps++];
+    attn_step *step = attn_opencl_linear_step(p, kernel, out);
 
-    step->kernel = kernel;
-    step->over = ATTN_OVER_STATES;
-    step->grouped = true;
-    step->tile_q = step->tile_k = 1;
     step->columns = columns;
     step->block = items;
-    step->type = p->type;
-    step->d = p->d;
-    step->dv = p->dv;
-    define_all(step, p, items, fast);
+    attn_step_define(step, "ITEMS", items);
+    attn_step_define(step, "FAST", fast);
     return step;
 }
 

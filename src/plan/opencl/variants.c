@@ -23,6 +23,7 @@ const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
         &attn_opencl_softmax_bwd_math_variant,
         &attn_opencl_softmax_bwd_math_clblast_variant,
         &attn_opencl_linear_fwd_recurrent_variant,
+        &attn_opencl_linear_bwd_recurrent_variant,
         NULL,
     };
     static const attn_variant *const gpu[] = {
@@ -38,6 +39,7 @@ const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
         &attn_opencl_softmax_bwd_math_variant,
         &attn_opencl_softmax_bwd_math_clblast_variant,
         &attn_opencl_linear_fwd_recurrent_variant,
+        &attn_opencl_linear_bwd_recurrent_variant,
         NULL,
     };
 

@@ -17,6 +17,12 @@ extern const attn_variant attn_opencl_softmax_bwd_math_variant;
 extern const attn_variant attn_opencl_softmax_bwd_math_clblast_variant;
 extern const attn_variant attn_opencl_softmax_bwd_tile_cpu_variant;
 extern const attn_variant attn_opencl_softmax_bwd_tile_gpu_variant;
+extern const attn_variant attn_opencl_linear_bwd_recurrent_variant;
+
+/* Adds a step of a kernel of linear attention, over the states of key/value heads, with the
+ * defines for what the kernels are told of the problem. */
+attn_step *attn_opencl_linear_step(const attn_problem *p, const char *kernel,
+                                   attn_choice *out);
 
 /* Best first for such a device, ends with NULL. */
 const attn_variant *const *attn_opencl_variants(const attn_caps *caps);
