@@ -140,6 +140,10 @@ static void opencl_loops(void **state)
                                     "grad=v"));
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
                 "the driver cuts loops off");
+    choose("linear_fwd:f32,b1,hq1,hkv1,lq300,lk300,d64,causal", &t, &c);
+    check_ok(attn_problem_parse(&p, "linear_fwd:f32,b1,hq1,hkv1,lq320,lk320,d64,causal"));
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
+                "the driver cuts loops off");
 }
 
 /* CUDA: registers, shared memory, the workspace; z is copied where two groups read it. */

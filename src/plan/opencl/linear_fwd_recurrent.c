@@ -19,6 +19,17 @@ static int64_t rows_bytes(const attn_problem *p)
     return 4 * 4 * p->d;
 }
 
+/* Iterations of a work-item's loops: each key is added, each query of the heads of a group
+ * read; and the state comes and goes. */
+static double loops_of(const attn_problem *p, const attn_caps *c)
+{
+    const double d = (double)p->d, share = p->hkv ? (double)p->hq / (double)p->hkv : 1;
+    const double rows = (double)attn_ceil_div(p->d, items_of(c)) + 8;
+    const double key = (p->features & ATTN_FEAT_BETA ? 2 : 1) * d + rows;
+
+    return (double)p->lk * key + share * (double)p->lq * (2 * d + rows) + 4 * d;
+}
+
 /* Workspace that cannot be counted is refused first. */
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
@@ -30,6 +41,8 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "the states are more than can be addressed";
     if (units * (double)attn_ceil_div(p->dv, items_of(c)) > INT32_MAX)
         return "more than 2^31 - 1 groups";
+    if (c->max_loops && loops_of(p, c) > (double)c->max_loops)
+        return "the driver cuts loops off before so many tokens are taken";
     return NULL;
 }
 
