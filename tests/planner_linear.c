@@ -94,6 +94,60 @@ static void rows_that_fit_nowhere(void **state)
                 "rows of D elements do not fit local memory");
 }
 
+/* Chunks on OpenCL: tiles by local memory and columns; segments where the heads do not fill the
+ * device; few tokens and rules one by one. */
+static void opencl_chunks(void **state)
+{
+    static const struct {
+        const char *text, *instance;
+        int64_t steps, piece;
+    } cases[] = {
+        { "linear_fwd:f32,b8,hq8,hkv8,lq4096,lk4096,d64,causal",
+          "chunk32,columns64,items128,vw4,states1,d64,dv64,f32", 1, 0 },
+        { "linear_fwd:f32,b8,hq8,hkv8,lq4096,lk4096,d64,causal,state",
+          "chunk32,columns64,items128,vw4,states1,d64,dv64,f32", 2, 0 },
+        { "linear_fwd:bf16,b1,hq2,hkv1,lq4096,lk4096,d64,dv40,causal",
+          "chunk32,columns64,items128,vw4,states16,d64,dv40,bf16", 3, 256 },
+        { "linear_fwd:bf16,b1,hq2,hkv1,lq4096,lk4096,d64,dv32,causal",
+          "chunk32,columns32,items128,vw4,states16,d64,dv32,bf16", 3, 256 },
+        { "linear_fwd:f32,b1,hq1,hkv1,lq500,lk500,d128,causal",
+          "chunk16,columns32,items64,vw4,states8,d128,dv128,f32", 2, 64 },
+        { "linear_fwd:f32,b1,hq1,hkv1,lq70,lk1024,d200,dv16",
+          "chunk16,columns16,items64,vw4,states17,d200,dv16,f32", 3, 64 },
+        { "linear_fwd:f32,b1,hq1,hkv1,lq500,lk500,d256,causal",
+          "chunk8,columns16,items32,vw4,states1,d256,dv256,f32", 1, 0 },
+        { "linear_fwd:f32,b16,hq4,hkv4,lq99,lk99,d64",
+          "chunk32,columns64,items128,vw4,states2,d64,dv64,f32", 2, 128 },
+        { "linear_fwd:f32,b1,hq1,hkv1,lq1,lk1,d64,causal,state",
+          "items64,local,d64,dv64,f32", 1, 0 },
+        { "linear_fwd:f32,b1,hq1,hkv1,lq99,lk99,d64,causal,rule=delta,beta=f32",
+          "items64,local,d64,dv64,f32", 1, 0 },
+        { "linear_fwd:f32,b1,hq1,hkv1,lq99,lk99,d512,causal",
+          "items64,global,d512,dv512,f32", 1, 0 },
+    };
+    const attn_target t = opencl_of(48 * 1024, 256);
+    attn_target cpu = opencl_of(1 << 20, 4096);
+    attn_choice c;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        choose(cases[i].text, &t, &c);
+        assert_string_equal(c.instance, cases[i].instance);
+        assert_int_equal(c.n_steps, cases[i].steps);
+        assert_int_equal(c.step[0].piece, cases[i].piece);
+        assert_true(c.step[c.n_steps - 1].fast_bytes <= 48 * 1024 - 256);
+    }
+    choose(cases[2].text, &t, &c);
+    assert_int_equal(c.workspace_bytes, 16 * 4 * 64 * 41);
+    assert_string_equal(c.step[0].kernel, "linear_fwd_chunk_sums");
+    assert_string_equal(c.step[1].kernel, "linear_fwd_chunk_scan");
+    assert_string_equal(c.step[2].kernel, "linear_fwd_chunk");
+    cpu.caps.kind = ATTN_DEVICE_CPU;
+    cpu.caps.vector_width = 16;
+    choose(cases[0].text, &cpu, &c);
+    assert_string_equal(c.instance, "chunk32,columns64,items1,vw16,states1,d64,dv64,f32");
+}
+
 /* Gradients on OpenCL: a scan for each that is asked for, dK's last; columns of the state in
  * registers, in local memory, in the workspace behind c. */
 static void opencl_gradients(void **state)
@@ -140,10 +194,16 @@ static void opencl_loops(void **state)
                                     "grad=v"));
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
                 "the driver cuts loops off");
-    choose("linear_fwd:f32,b1,hq1,hkv1,lq300,lk300,d64,causal", &t, &c);
-    check_ok(attn_problem_parse(&p, "linear_fwd:f32,b1,hq1,hkv1,lq320,lk320,d64,causal"));
+    choose("linear_fwd:f32,b1,hq1,hkv1,lq300,lk300,d64,causal,rule=gated,decay=f32", &t,
+           &c);
+    check_ok(attn_problem_parse(&p, "linear_fwd:f32,b1,hq1,hkv1,lq320,lk320,d64,causal,"
+                                    "rule=gated,decay=f32"));
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
                 "the driver cuts loops off");
+    check_ok(
+        attn_problem_parse(&p, "linear_fwd:f32,b99,hq1,hkv1,lq90000,lk90000,d64,causal"));
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
+                "linear_fwd_chunk: the driver cuts loops off");
 }
 
 /* CUDA: registers, shared memory, the workspace; z is copied where two groups read it. */
@@ -292,10 +352,15 @@ static void the_host(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opencl_gradients), cmocka_unit_test(opencl_loops),
-        cmocka_unit_test(opencl_state),     cmocka_unit_test(rows_that_fit_nowhere),
-        cmocka_unit_test(cuda_state),       cmocka_unit_test(cuda_chunks),
-        cmocka_unit_test(cuda_gradients),   cmocka_unit_test(the_host),
+        cmocka_unit_test(opencl_chunks),
+        cmocka_unit_test(opencl_gradients),
+        cmocka_unit_test(opencl_loops),
+        cmocka_unit_test(opencl_state),
+        cmocka_unit_test(rows_that_fit_nowhere),
+        cmocka_unit_test(cuda_state),
+        cmocka_unit_test(cuda_chunks),
+        cmocka_unit_test(cuda_gradients),
+        cmocka_unit_test(the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,7 @@ extern const attn_variant attn_opencl_softmax_bwd_math_clblast_variant;
 extern const attn_variant attn_opencl_softmax_bwd_tile_cpu_variant;
 extern const attn_variant attn_opencl_softmax_bwd_tile_gpu_variant;
 extern const attn_variant attn_opencl_linear_bwd_recurrent_variant;
+extern const attn_variant attn_opencl_linear_fwd_chunk_variant;
 
 /* Adds a step of a kernel of linear attention, over the states of key/value heads, with the
  * defines for what the kernels are told of the problem. */
