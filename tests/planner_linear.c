@@ -180,6 +180,46 @@ static void opencl_gradients(void **state)
                 "rows of the state do not fit local memory");
 }
 
+/* ... in chunks: for each a scan of up to three steps, one after the other; dK's last. */
+static void opencl_chunks_of_gradients(void **state)
+{
+    static const char *const kernels[] = {
+        "linear_bwd_begin", "linear_bwd_chunk_sums", "linear_bwd_chunk_scan",
+        "linear_bwd_chunk", "linear_bwd_chunk_sums", "linear_bwd_chunk_scan",
+        "linear_bwd_chunk", "linear_bwd_chunk_sums", "linear_bwd_chunk_scan",
+        "linear_bwd_chunk",
+    };
+    const attn_target t = opencl_of(48 * 1024, 256);
+    attn_choice c;
+
+    (void)state;
+    choose("linear_bwd:f32,b1,hq2,hkv1,lq4096,lk4096,d64,dv32,causal,normalize,state,"
+           "grad=q+k+v+state",
+           &t, &c);
+    assert_int_equal(c.n_steps, 10);
+    for (int i = 0; i < 10; i++)
+        assert_string_equal(c.step[i].kernel, kernels[i]);
+    assert_int_equal(c.step[3].grad, ATTN_GRAD_Q);
+    assert_false(c.step[3].grouped);
+    assert_int_equal(c.step[6].grad, ATTN_GRAD_V);
+    assert_true(c.step[6].grouped);
+    assert_int_equal(c.step[9].grad, ATTN_GRAD_K | ATTN_GRAD_STATE);
+    assert_int_equal(c.step[3].piece, 256); /* room for 16 of each of 2 heads */
+    assert_int_equal(c.step[6].piece, 128); /* for 32 of the one state */
+    assert_int_equal(c.workspace_bytes, 4 * 2 * 4096 + 32 * 4 * 33 * 64);
+    choose("linear_bwd:f32,b8,hq8,hkv8,lq4096,lk4096,d64,causal,grad=v", &t, &c);
+    assert_int_equal(c.n_steps, 1);
+    assert_int_equal(c.workspace_bytes, 0);
+    assert_string_equal(c.instance, "chunk32,columns64,items128,vw4,states1,d64,dv64,f32");
+    choose("linear_bwd:f32,b8,hq8,hkv8,lq99,lk200,d64,grad=k", &t, &c);
+    assert_int_equal(c.n_steps, 2);
+    assert_int_equal(c.step[0].over, ATTN_OVER_STATES);
+    assert_int_equal(c.step[1].over, ATTN_OVER_KEY_STATES);
+    choose("linear_bwd:f32,b8,hq8,hkv8,lq99,lk200,d64,grad=q", &t, &c);
+    assert_int_equal(c.step[0].over, ATTN_OVER_KEY_STATES);
+    assert_int_equal(c.step[1].over, ATTN_OVER_STATES);
+}
+
 /* Drivers that cut loops off: a plan says no before they do. */
 static void opencl_loops(void **state)
 {
@@ -352,15 +392,11 @@ static void the_host(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opencl_chunks),
-        cmocka_unit_test(opencl_gradients),
-        cmocka_unit_test(opencl_loops),
-        cmocka_unit_test(opencl_state),
-        cmocka_unit_test(rows_that_fit_nowhere),
-        cmocka_unit_test(cuda_state),
-        cmocka_unit_test(cuda_chunks),
-        cmocka_unit_test(cuda_gradients),
-        cmocka_unit_test(the_host),
+        cmocka_unit_test(opencl_chunks),    cmocka_unit_test(opencl_chunks_of_gradients),
+        cmocka_unit_test(opencl_gradients), cmocka_unit_test(opencl_loops),
+        cmocka_unit_test(opencl_state),     cmocka_unit_test(rows_that_fit_nowhere),
+        cmocka_unit_test(cuda_state),       cmocka_unit_test(cuda_chunks),
+        cmocka_unit_test(cuda_gradients),   cmocka_unit_test(the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@
  * Tunables  chunk.clh
  * Oracle    linear_fwd_reference
  */
-#include "linear/chunk.clh"
+#include "linear/chunk_fwd.clh"
 
 PRODUCT(add_pairs, ROWS_P)
 PRODUCT(add_rows, ROWS_O)
@@ -35,7 +35,7 @@ typedef struct chunk_local {
 static inline void load_state(const attn_kparams *p, const chunk_unit *u,
                               const chunk_local *l)
 {
-    const int there = PIECE || !FEAT_CAUSAL || FEAT_STATE;
+    const int there = PIECE > 0 ? 1 : FEAT_CAUSAL ? FEAT_STATE : 1;
     const int last = there ? FEAT_CAUSAL ? u->segment : slots_of(p, u) - 1 : -1;
     const long stride = (long)D * (DV + 1);
     const __global float *const slot = find_slot(p, u, 0);
@@ -166,41 +166,6 @@ static inline float row_factor(const attn_kparams *p, const chunk_unit *u,
     return den == 0.0f ? 0.0f : p->scale / den;
 }
 
-/* VW elements of a row of O. */
-static inline void lanes_store(const attn_kparams *p, long row, int at, floatv x)
-{
-    float each[VW];
-    ushort halves[VW];
-
-    PASTE(vstore, VW)(x, 0, each);
-    if (WIDE_O && at + VW <= DV && TYPE == TYPE_F32) {
-        __global float *const to = (__global float *)p->o + row + at;
-
-        if (VW == 4)
-            *(__global floatv *)to = x;
-        else
-            PASTE(vstore, VW)(x, 0, to);
-    } else if (WIDE_O && at + VW <= DV) {
-        __global ushort *const to = (__global ushort *)p->o + row + at;
-
-        EACH_LANE(i)
-        {
-            if (TYPE == TYPE_F16)
-                vstore_half_rte(each[i], i, (half *)halves);
-            else
-                halves[i] = bf16_of(each[i]);
-        }
-        if (VW == 4)
-            *(__global PASTE(ushort, VW) *)to = PASTE(vload, VW)(0, halves);
-        else
-            PASTE(vstore, VW)(PASTE(vload, VW)(0, halves), 0, to);
-    } else {
-        EACH_LANE(i)
-            if (at + i < DV)
-                elem_store(p->o, row + (at + i) * p->o_stride_d, each[i]);
-    }
-}
-
 /* O of queries i .. i + CHUNK - 1. */
 static inline void write_rows(const attn_kparams *p, const chunk_unit *u,
                               const chunk_local *l, int i, int adds)
@@ -223,7 +188,8 @@ static inline void write_rows(const attn_kparams *p, const chunk_unit *u,
 
             UNROLLED for (int g = 0; g < RN; g++)
                 if (i + x + r < u->end && p->has & LHAS_O)
-                    lanes_store(p, row, u->column + c + g * VW, o[r][g] * factor);
+                    lanes_store(p->o, row, p->o_stride_d, u->column + c + g * VW, DV,
+                                o[r][g] * factor);
         }
     }
 }
@@ -259,8 +225,8 @@ void attn_linear_fwd_chunk(SIGNATURE(LINEAR_FWD_PARAMS))
         if (i < u.end)
             stage_queries(&p, &u, &l, i);
         if (adds) {
-            stage_keys(&p, &u, l.k, i, min(u.keys, u.end));
-            stage_values(&p, &u, l.v, i, min(u.keys, u.end));
+            stage_keys(&p, &u, l.k, 0, i, min(u.keys, u.end));
+            stage_values(&p, &u, l.v, 0, i, min(u.keys, u.end));
         }
         TOGETHER;
         tame_queries(&l);

@@ -12,22 +12,10 @@
  */
 #include "linear/chunk.clh"
 
-/* Adds up n floats `stride` apart. */
-static inline void scan(__global float *at, long stride, int n)
-{
-    float sum = 0.0f;
-
-    for (int s = 0; s < n; s++) {
-        sum += at[s * stride];
-        at[s * stride] = sum;
-    }
-}
-
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void attn_linear_fwd_chunk_scan(SIGNATURE(LINEAR_FWD_PARAMS))
 {
     const attn_kparams p = KPARAMS(LINEAR_FWD_PARAMS);
-    const long stride = (long)D * (DV + 1);
     __global float *first;
     chunk_unit u;
     int slots;
@@ -40,8 +28,8 @@ void attn_linear_fwd_chunk_scan(SIGNATURE(LINEAR_FWD_PARAMS))
         const int e = x / COLUMNS, c = u.column + x % COLUMNS;
 
         if (c < DV)
-            scan(first + (long)e * DV + c, stride, slots);
+            scan_slots(first + (long)e * DV + c, slots);
         if (FEAT_NORMALIZE && c == 0)
-            scan(first + (long)D * DV + e, stride, slots);
+            scan_slots(first + (long)D * DV + e, slots);
     }
 }

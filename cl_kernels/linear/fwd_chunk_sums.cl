@@ -12,7 +12,7 @@
  * Tunables  chunk.clh
  * Oracle    linear_fwd_reference
  */
-#include "linear/chunk.clh"
+#include "linear/chunk_fwd.clh"
 
 /* Local arrays travel in a struct for PoCL (CONTRIBUTING.md). */
 typedef struct chunk_local {
@@ -79,8 +79,8 @@ void attn_linear_fwd_chunk_sums(SIGNATURE(LINEAR_FWD_PARAMS))
 
         TOGETHER;    /* what is overwritten has been read */
         if (j < end) {
-            stage_keys(&p, &u, l.k, j, end);
-            stage_values(&p, &u, l.v, j, end);
+            stage_keys(&p, &u, l.k, 0, j, end);
+            stage_values(&p, &u, l.v, 0, j, end);
         }
         TOGETHER;
         if (j < end)

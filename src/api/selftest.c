@@ -19,10 +19,12 @@ enum { HEADS_Q = 2, HEADS_KV = 1, WINDOW = 9, OFFSET = 3, PAGE = 5, SEGMENT = 20
  * step own queries or keys and visit the others. */
 static int64_t two_tiles(const attn_problem *p, const attn_choice *choice)
 {
-    const attn_step *const first = &choice->step[0];
-    const int64_t cut = first->over == ATTN_OVER_KEY_STATES ? p->lk : p->lq;
-    int64_t most = 8;
+    const attn_step *first = &choice->step[0];
+    int64_t most = 8, cut;
 
+    while (!first->piece && first < &choice->step[choice->n_steps - 1])
+        first++;
+    cut = first->over == ATTN_OVER_KEY_STATES ? p->lk : p->lq;
     for (int i = 0; i < choice->n_steps; i++)
         most = attn_max(most, attn_max(choice->step[i].tile_q, choice->step[i].tile_k));
     most = attn_min(most + 3, 67);

@@ -7,11 +7,9 @@
 #include "plan/opencl/variants.h"
 
 enum {
-    COLUMNS = 32,    /* of a state, of a group                       */
-    SLICES = 8,      /* items that share one, on a GPU               */
-    MOST_KEPT = 17,  /* rows of an item that registers hold          */
-    MOST_ITEMS = 64, /* of a group of the first step                 */
-    MOST_LANES = 8   /* of them for one query                        */
+    COLUMNS = 32,  /* of a state, of a group              */
+    SLICES = 8,    /* items that share one, on a GPU      */
+    MOST_KEPT = 17 /* rows of an item that registers hold */
 };
 
 /* Where an item's part of a column lies; as PLACE of the kernel. */
@@ -22,13 +20,9 @@ typedef struct shape {
     int64_t columns, slices;
 } shape;
 
-/* As the kernel counts them. dV before dK: that one writes dS_in, which may lie where dS
- * does. */
-typedef enum scan { SCAN_Q, SCAN_K, SCAN_V, N_SCANS } scan;
+enum { SCAN_Q = ATTN_SCAN_Q, SCAN_V = ATTN_SCAN_V, N_SCANS = ATTN_SCANS };
 
-static const scan order[N_SCANS] = { SCAN_Q, SCAN_V, SCAN_K };
-static const uint32_t grads[N_SCANS] = { ATTN_GRAD_Q, ATTN_GRAD_K | ATTN_GRAD_STATE,
-                                         ATTN_GRAD_V };
+typedef attn_linear_scan scan;
 
 static bool normalizes(const attn_problem *p)
 {
@@ -86,7 +80,7 @@ static place place_of(const attn_problem *p, const attn_caps *c, scan s, shape x
 /* The columns of all groups, if they lie in the workspace. */
 static double work_bytes(const attn_problem *p, const attn_caps *c, scan s, shape x)
 {
-    return p->grad & grads[s] && place_of(p, c, s, x) == IN_GLOBAL
+    return p->grad & attn_linear_scan_grads[s] && place_of(p, c, s, x) == IN_GLOBAL
                ? (double)state_bytes(p, s, x) * (double)tiles_of(p, s, x) * (double)p->b *
                      (double)p->hkv
                : 0;
@@ -107,17 +101,6 @@ static double loops_of(const attn_problem *p, scan s, shape x)
     const double shared = (double)rows_of(p, s, x) / (double)(x.columns * x.slices);
 
     return (tokens_of(p) + 2) * (2 * rows + shared + (double)x.slices + 8) + (double)p->lk;
-}
-
-static shape begin_shape(const attn_caps *c)
-{
-    shape s = { MOST_LANES, MOST_ITEMS / MOST_LANES };
-
-    while (s.columns * s.slices > c->max_group && s.slices > 1)
-        s.slices /= 2;
-    while (s.columns > c->max_group && s.columns > 1)
-        s.columns /= 2;
-    return s;
 }
 
 /* Workspace that cannot be counted is refused first. */
@@ -146,27 +129,13 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
-static void lower_begin(const attn_problem *p, const attn_caps *c, attn_choice *out)
-{
-    const shape x = begin_shape(c);
-    attn_step *step = attn_opencl_linear_step(p, "linear_bwd_begin", out);
-
-    step->over = ATTN_OVER_QUERIES;
-    step->grouped = false;
-    step->grad = p->grad & ~(uint32_t)ATTN_GRAD_V;
-    step->tile_q = x.slices;
-    step->block = x.columns * x.slices;
-    attn_step_define(step, "ROWS", x.slices);
-    attn_step_define(step, "LANES_OF_ROW", x.columns);
-}
-
 static void lower_scan(const attn_problem *p, const attn_caps *c, scan s, attn_choice *out)
 {
     const shape x = shape_of(c);
     const place where = place_of(p, c, s, x);
     attn_step *step = attn_opencl_linear_step(p, "linear_bwd_recurrent", out);
 
-    step->grad = grads[s] & p->grad;
+    step->grad = attn_linear_scan_grads[s] & p->grad;
     step->columns = x.columns;
     step->by_d = s != SCAN_V;
     step->block = x.columns * x.slices;
@@ -187,15 +156,16 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 
     out->splits = 0;
     if (normalizes(p) && p->grad & ~(uint32_t)ATTN_GRAD_V)
-        lower_begin(p, c, out);
+        attn_opencl_linear_begin(p, c, out);
     for (int i = 0; i < N_SCANS; i++) {
-        const double bytes = work_bytes(p, c, order[i], x);
+        const scan s = attn_linear_scan_order[i];
+        const double bytes = work_bytes(p, c, s, x);
 
-        if (!(grads[order[i]] & p->grad))
+        if (!(attn_linear_scan_grads[s] & p->grad))
             continue;
-        lower_scan(p, c, order[i], out);
+        lower_scan(p, c, s, out);
         most = bytes > most ? bytes : most;
-        last = place_of(p, c, order[i], x);
+        last = place_of(p, c, s, x);
     }
     out->workspace_bytes = (normalizes(p) ? 4 * p->b * p->hq * p->lq : 0) + (int64_t)most;
     attn_choice_instance(out, "columns%lld,slices%lld,%s,d%lld,dv%lld,%s",

@@ -24,6 +24,7 @@ const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
         &attn_opencl_softmax_bwd_math_clblast_variant,
         &attn_opencl_linear_fwd_chunk_variant,
         &attn_opencl_linear_fwd_recurrent_variant,
+        &attn_opencl_linear_bwd_chunk_variant,
         &attn_opencl_linear_bwd_recurrent_variant,
         NULL,
     };
@@ -41,6 +42,7 @@ const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
         &attn_opencl_softmax_bwd_math_clblast_variant,
         &attn_opencl_linear_fwd_chunk_variant,
         &attn_opencl_linear_fwd_recurrent_variant,
+        &attn_opencl_linear_bwd_chunk_variant,
         &attn_opencl_linear_bwd_recurrent_variant,
         NULL,
     };

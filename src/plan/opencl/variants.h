@@ -17,6 +17,7 @@ extern const attn_variant attn_opencl_softmax_bwd_math_variant;
 extern const attn_variant attn_opencl_softmax_bwd_math_clblast_variant;
 extern const attn_variant attn_opencl_softmax_bwd_tile_cpu_variant;
 extern const attn_variant attn_opencl_softmax_bwd_tile_gpu_variant;
+extern const attn_variant attn_opencl_linear_bwd_chunk_variant;
 extern const attn_variant attn_opencl_linear_bwd_recurrent_variant;
 extern const attn_variant attn_opencl_linear_fwd_chunk_variant;
 
@@ -24,6 +25,21 @@ extern const attn_variant attn_opencl_linear_fwd_chunk_variant;
  * defines for what the kernels are told of the problem. */
 attn_step *attn_opencl_linear_step(const attn_problem *p, const char *kernel,
                                    attn_choice *out);
+
+/* A scan of the backward, as its kernels count them; the gradients that each is for; their
+ * order. */
+typedef enum attn_linear_scan {
+    ATTN_SCAN_Q,
+    ATTN_SCAN_K,
+    ATTN_SCAN_V,
+    ATTN_SCANS
+} attn_linear_scan;
+
+extern const uint32_t attn_linear_scan_grads[ATTN_SCANS];
+extern const attn_linear_scan attn_linear_scan_order[ATTN_SCANS];
+
+/* The backward's first step: c of every query, at the beginning of the workspace. */
+void attn_opencl_linear_begin(const attn_problem *p, const attn_caps *c, attn_choice *out);
 
 /* Best first for such a device, ends with NULL. */
 const attn_variant *const *attn_opencl_variants(const attn_caps *caps);
