@@ -32,12 +32,11 @@
 #define NAME attn_linear_bwd_recurrent_f32
 #endif
 
-#include "linear/linear.cuh"
+#include "linear/columns.cuh"
 
-constexpr int COLUMNS = 32, SLICES = 8, THREADS = COLUMNS * SLICES;
 enum scan { GRAD_Q, GRAD_K, GRAD_V };
 enum place { KEPT, SHARED, GLOBAL };
-enum { KEPT_ROWS = 17 };    // of a thread, in registers
+constexpr int KEPT_ROWS = 17;    // of a thread, in registers
 
 // A token: the row that adds, of query (add, x) or of key add; -1: none. And the row that
 // reads, likewise.
@@ -64,27 +63,6 @@ struct shared_rows {
         return rows + (buffer * 2 + 1) * pitch;
     }
 };
-
-template <place WHERE> struct columns {
-    float kept[WHERE == KEPT ? KEPT_ROWS : 1];
-    float *at;
-    int rows;
-
-    __device__ __forceinline__ float get(int r) const
-    {
-        return WHERE == KEPT ? kept[r] : at[(int64_t)r * THREADS];
-    }
-    __device__ __forceinline__ void put(int r, float x)
-    {
-        if (WHERE == KEPT)
-            kept[r] = x;
-        else
-            at[(int64_t)r * THREADS] = x;
-    }
-};
-
-#define EACH_ROW(s, r) \
-    _Pragma("unroll") for (int r = 0; r < (WHERE == KEPT ? (int)KEPT_ROWS : (s).rows); r++)
 
 DEVICE float k_of(const attn_linear_kparams &p, const unit &u, int64_t j, int64_t e)
 {
@@ -269,8 +247,8 @@ DEVICE float first_state(const attn_linear_kparams &p, const unit &u, int64_t r)
 }
 
 // dS_in and dz_in.
-template <place WHERE>
-DEVICE void write_state(const attn_linear_kparams &p, const unit &u, const columns<WHERE> &s)
+template <int KEEP>
+DEVICE void write_state(const attn_linear_kparams &p, const unit &u, const columns<KEEP> &s)
 {
     const int64_t c = u.column;
 
@@ -308,7 +286,8 @@ template <scan WHICH, place WHERE> DEVICE void bwd_recurrent(const attn_linear_k
     const int head = blockIdx.x / tiles;
     shared_rows mem;
     unit u;
-    columns<WHERE> s;
+    constexpr int KEEP = WHERE == KEPT ? KEPT_ROWS : 0;
+    columns<KEEP> s;
     token t;
     float now;
 

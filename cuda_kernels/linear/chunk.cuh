@@ -12,6 +12,10 @@
 
 constexpr int CHUNK = 64, COLUMNS = 64;    // tokens of a chunk, columns of a group
 
+constexpr int HUGE_ROW = 64;    // what a row of huge numbers is divided by, as an exponent
+
+DEVICE float power_of_2(int exponent) { return __int_as_float((127 + exponent) << 23); }
+
 struct chunk_work {
     int b, h, kvh;
     int column;          // the first

@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: MIT
-// linear/chunk_mma.cuh: chunks of 16-bit rows in shared memory, and the state of a warp as
-// the result of m16n8k16. TYPE and DIM are the image's.
+// linear/chunk_mma.cuh: chunks of 16-bit rows, and the state of a warp as the result of
+// m16n8k16. TYPE and DIM are the image's.
 #pragma once
-#include "linear/chunk.cuh"
+#include "linear/chunk_rows.cuh"
 
-constexpr int WARPS = 4, THREADS = 32 * WARPS;
-constexpr int CHUNKS = DIM / 8, CHUNKS_V = COLUMNS / 8;    // of 16 bytes, of a row
-constexpr int KT = DIM / 16, NT = COLUMNS / 8;             // operands of D, of the columns
-constexpr int MT = KT / WARPS;                             // of the state's rows, a warp
-
-// Where chunk c of a row lies: exchanged by the row's number (xor), so that eight rows lie in
-// different banks.
-DEVICE int place_of(int row, int c, int chunks) { return row * chunks + (c ^ (row & 7)); }
+constexpr int KT = DIM / 16;    // operands of a row of D
 
 // The warp's rows of the state, 16 (warp MT + mt) + lane / 4 and that + 8: columns
 // 8 n + 2 (lane % 4) and the next; z in every column.
@@ -28,45 +21,6 @@ DEVICE float f32_of_high(uint32_t u)
 {
     return TYPE == TYPE_F16 ? device_f32_of_f16((uint16_t)(u >> 16))
                             : __uint_as_float(u & 0xffff0000u);
-}
-
-// Copies the rows j .. j + CHUNK - 1 that are below `rows`, columns from `column` up to
-// `depth`; the others become 0 and are not read.
-template <int N>
-DEVICE void fetch_rows(float4 *to, const void *x, int64_t base, int64_t stride, int j,
-                       int rows, int column, int depth)
-{
-    constexpr int STEP = THREADS / N;    // rows; a multiple of 8, so that places repeat
-    const int r = (int)threadIdx.x / N, c = (int)threadIdx.x % N, d = column + c * 8;
-    const uint16_t *const all = (const uint16_t *)x + base;
-    const uint16_t *const from = all + (j + r) * stride + d;
-    float4 *const first = to + place_of(r, c, N);
-
-    #pragma unroll
-    for (int i = 0; i < CHUNK / STEP; i++) {
-        const bool inside = j + r + i * STEP < rows && d < depth;
-
-        device_copy<16>((float *)(first + i * THREADS), inside ? from + i * STEP * stride : all,
-                        inside);
-    }
-}
-
-DEVICE void fetch_q(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
-{
-    fetch_rows<CHUNKS>(to, p.q, LINEAR_AT(p, q, w.b, w.h, 0, 0), p.q_stride_l, j, p.len_q, 0,
-                       p.d);
-}
-
-DEVICE void fetch_k(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
-{
-    fetch_rows<CHUNKS>(to, p.k, LINEAR_AT(p, k, w.b, w.kvh, 0, 0), p.k_stride_l, j, w.keys, 0,
-                       p.d);
-}
-
-DEVICE void fetch_v(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
-{
-    fetch_rows<CHUNKS_V>(to, p.v, LINEAR_AT(p, v, w.b, w.kvh, 0, 0), p.v_stride_l, j, w.keys,
-                         w.column, p.dv);
 }
 
 // phi, for numbers that are rounded to the type next.

@@ -14,16 +14,12 @@
 // columns of O and S, 32 g + 8 q + 4 i + n in tile 4 g + n, element i; the rows of S, 2 r and
 // 2 r + 1 where rows r and r + 8 are.
 #pragma once
-#include "linear/chunk.cuh"
+#include "linear/chunk_rows.cuh"
 
-constexpr int WARPS = 4, THREADS = 32 * WARPS;
-constexpr int CHUNKS = DIM / 4, CHUNKS_V = COLUMNS / 4;    // of 16 bytes, of a row
-constexpr int KT = DIM / 8, NT = COLUMNS / 8;              // operands of D, of the columns
-constexpr int MT = DIM / 16 / WARPS;                       // of the state's rows, a warp
+constexpr int KT = DIM / 8;    // operands of a row of D
 
-// Where chunk c of a row lies: exchanged by the row's number (xor), so that eight rows lie in
-// different banks; and of S, so that four rows that follow each other do, two chunks of each.
-DEVICE int place_of(int row, int c, int chunks) { return row * chunks + (c ^ (row & 7)); }
+// Where chunk c of a row of S lies, so that four rows that follow each other lie in different
+// banks, two chunks of each.
 DEVICE int place_of_state(int row, int c)
 {
     return row * CHUNKS_V + (c ^ ((row & 3) * 2 + (row >> 2 & 1)));
@@ -81,44 +77,6 @@ DEVICE void multiply(float (&c)[4], const operand_a<EXACT> &a, two<EXACT> b0, tw
     #pragma unroll
     for (int i = 0; i < 4; i++)
         c[i] += part[i];
-}
-
-// Copies the rows j .. j + CHUNK - 1 that are below `rows`, columns from `column` up to
-// `depth`; the others become 0 and are not read.
-template <int N>
-DEVICE void fetch_rows(float4 *to, const void *x, int64_t base, int64_t stride, int j,
-                       int rows, int column, int depth)
-{
-    constexpr int STEP = THREADS / N;    // rows
-    const int r = (int)threadIdx.x / N, c = (int)threadIdx.x % N, d = column + c * 4;
-    const float *const all = (const float *)x + base;
-    const float *const from = all + (j + r) * stride + d;
-
-    #pragma unroll
-    for (int i = 0; i < CHUNK / STEP; i++) {
-        const bool inside = j + r + i * STEP < rows && d < depth;
-
-        device_copy<16>((float *)(to + place_of(r + i * STEP, c, N)),
-                        inside ? from + i * STEP * stride : all, inside);
-    }
-}
-
-DEVICE void fetch_q(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
-{
-    fetch_rows<CHUNKS>(to, p.q, LINEAR_AT(p, q, w.b, w.h, 0, 0), p.q_stride_l, j, p.len_q, 0,
-                       p.d);
-}
-
-DEVICE void fetch_k(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
-{
-    fetch_rows<CHUNKS>(to, p.k, LINEAR_AT(p, k, w.b, w.kvh, 0, 0), p.k_stride_l, j, w.keys, 0,
-                       p.d);
-}
-
-DEVICE void fetch_v(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
-{
-    fetch_rows<CHUNKS_V>(to, p.v, LINEAR_AT(p, v, w.b, w.kvh, 0, 0), p.v_stride_l, j, w.keys,
-                         w.column, p.dv);
 }
 
 // phi of what this thread has copied of the rows below `rows`; zeros past them stay.

@@ -30,9 +30,7 @@
 #define NAME attn_linear_fwd_recurrent_f32
 #endif
 
-#include "linear/linear.cuh"
-
-constexpr int COLUMNS = 32, SLICES = 8, THREADS = COLUMNS * SLICES;
+#include "linear/columns.cuh"
 
 // Rows of k, q and decay, of this token and the next; of z, and the sums of the warps.
 // `pitch` is D, or what it is padded to with zeros.
@@ -58,29 +56,6 @@ struct unit {
     int64_t b, kvh;
     int keys, column, lane, slice;
 };
-
-// The columns of the state: row r of a thread is row r * SLICES + slice of the state.
-template <int KEEP> struct columns {
-    float kept[KEEP ? KEEP : 1];
-    float *at;    // without KEEP: row 0 of this thread
-    int rows;
-
-    __device__ __forceinline__ float get(int r) const
-    {
-        return KEEP ? kept[r] : at[(int64_t)r * THREADS];
-    }
-    __device__ __forceinline__ void put(int r, float x)
-    {
-        if (KEEP)
-            kept[r] = x;
-        else
-            at[(int64_t)r * THREADS] = x;
-    }
-};
-
-// Every row of a thread, in its order; of those in registers the number is known.
-#define EACH_ROW(s, r) \
-    _Pragma("unroll") for (int r = 0; r < (KEEP ? KEEP : (s).rows); r++)
 
 DEVICE token first_token(const attn_linear_kparams &p, const unit &u)
 {

@@ -81,6 +81,7 @@ typedef struct attn_step {
     bool overlaps;               /* may begin before the step before it ends: it waits
                                     for that one's results itself             */
     bool grouped;
+    bool linear;                 /* cuda: the kernel takes what linear attention has  */
     int64_t block;               /* work-items of a group                      */
 
     /* The steps of a choice run in rounds over so many (batch, head) pairs and so

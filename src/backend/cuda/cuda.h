@@ -60,6 +60,7 @@ struct attn_kernel {
     int32_t bias_type, d, dv;
     attn_cu_library *library; /* not NULL: a library's step, no function          */
     bool plans;               /* the library has plans of its own                 */
+    bool linear;              /* it takes an attn_linear_kparams                  */
     CUfunction function;
     int64_t max_group;
     int64_t fast_bytes;       /* shared memory of a launch                        */

@@ -27,6 +27,7 @@ static void read_defines(const attn_step *step, attn_kernel *k)
     k->d = (int32_t)step->d;
     k->dv = (int32_t)step->dv;
     k->fast_bytes = step->fast_bytes;
+    k->linear = step->linear;
     for (int i = 0; i < step->n_defines; i++) {
         const attn_define *d = &step->define[i];
 

@@ -175,11 +175,10 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value = { .programmaticStreamSerializationAllowed = 1 },
     };
-    const bool linear = attn_cu_is_linear(k);
     attn_linear_kparams linear_params;
     attn_maps maps;
     /* of which a kernel without maps takes the first */
-    void *params[] = { linear ? (void *)&linear_params : a, &maps };
+    void *params[] = { k->linear ? (void *)&linear_params : a, &maps };
     unsigned groups = 0;
     attn_status st;
 
@@ -201,7 +200,7 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
     a->round_heads = (int32_t)round->heads;
     a->round_query = (int32_t)round->query;
     a->round_queries = (int32_t)round->queries;
-    if (linear)
+    if (k->linear)
         attn_cu_linear_fill(&linear_params, k, step, call);
     if (step->counted)
         CU(cu->cuMemsetD32Async((CUdeviceptr)a->work, 0, 1, stream));

@@ -2,14 +2,7 @@
 /* backend/cuda/linear.c: the parameters of the kernels of linear attention. */
 #include "backend/cuda/linear.h"
 
-#include <string.h>
-
 #include "backend/rounds.h"
-
-bool attn_cu_is_linear(const attn_kernel *k)
-{
-    return !strncmp(k->name, "linear_", 7);
-}
 
 /* A tensor that was left out is all zero. */
 #define VIEW(name)                              \

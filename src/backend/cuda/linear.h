@@ -6,9 +6,7 @@
 #include "backend/cuda/cuda.h"
 #include "common/params.h"
 
-/* Whether a kernel takes those, and not an attn_kparams. */
-bool attn_cu_is_linear(const attn_kernel *k);
-
+/* Fills in those of a kernel that has k->linear. */
 void attn_cu_linear_fill(attn_linear_kparams *a, const attn_kernel *k, const attn_step *step,
                          const attn_call *call);
 

@@ -18,6 +18,7 @@ void attn_cuda_linear_step(const attn_problem *p, attn_step *step)
         { "LINEAR_BETA", p->features & ATTN_FEAT_BETA },
     };
 
+    step->linear = true;
     step->over = ATTN_OVER_STATES;
     step->type = p->type;
     step->d = p->d;

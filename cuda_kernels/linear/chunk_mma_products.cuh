@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+// linear/chunk_mma_products.cuh: the products of a chunk of 16-bit rows: pairs of its tokens, the
+// state that is read, what its keys add.
+#pragma once
+#include "linear/chunk_mma.cuh"
+
+constexpr float MOST = 16384.0f;    // of a scaled number of f16
+
+// O of the warp's rows, lane / 4 and that + 8: columns 8 n + 2 (lane % 4) and the next. Tile NT
+// is den: its columns 0 and 1 add up to it.
+typedef float warp_output[NT + 1][4];
+
+// f16: the exponent of 2 by which numbers up to `top` are divided.
+DEVICE int exponent_over(float top)
+{
+    return top > MOST && top < INFINITE ? (int)(__float_as_uint(top) >> 23) - 127 - 13 : 0;
+}
+
+DEVICE float largest_of_warp(float x)
+{
+    #pragma unroll
+    for (int mask = 16; mask; mask /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, mask));
+    return x;
+}
+
+// The state in the type, as a second operand for all warps.
+DEVICE void share_state(const warp_state &my, bool sums, float4 *s, float4 *z, int *lifted)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float down = 1.0f;
+
+    if (TYPE == TYPE_F16) {
+        float top = 0.0f;
+
+        #pragma unroll
+        for (int i = 0; i < MT * NT * 4; i++)
+            top = fmaxf(top, fabsf(my.s[i / 4 / NT][i / 4 % NT][i % 4]));
+        #pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+            top = fmaxf(top, fmaxf(fabsf(my.z[mt][0]), fabsf(my.z[mt][2])));
+        top = largest_of_warp(top);
+        down = power_of_2(-exponent_over(top));
+        if (lane == 0)
+            lifted[warp] = exponent_over(top);
+    }
+    #pragma unroll
+    for (int i = 0; i < MT * 2; i++) {
+        const int mt = i / 2, half = i % 2, e = (warp * MT + mt) * 16 + half * 8 + lane / 4;
+
+        #pragma unroll
+        for (int n = 0; n < NT; n++)
+            ((uint32_t *)(s + place_of(e, n, CHUNKS_V)))[lane % 4] =
+                device_pair<TYPE>(my.s[mt][n][half * 2] * down,
+                                  my.s[mt][n][half * 2 + 1] * down);
+        if (sums && lane % 4 == 0) {
+            const float all = my.z[mt][half * 2] * down;
+            const float rest = all - f32_of_low(device_pair<TYPE>(all, 0.0f));
+
+            z[e] = make_float4(__uint_as_float(device_pair<TYPE>(all, rest)), 0.0f, 0.0f,
+                               0.0f);
+        }
+    }
+}
+
+// The warp's rows of Q: a first operand for each 16 columns.
+DEVICE void load_queries(const float4 *q, uint32_t (&a)[KT][4])
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+    #pragma unroll
+    for (int k = 0; k < KT; k++)
+        device_matrices(a[k], q + place_of(warp * 16 + lane % 16, 2 * k + lane / 16, CHUNKS));
+}
+
+// P = tril(Q K^T) of the warp's rows, as a first operand for each 16 keys; the exponent that it
+// was divided by. Keys after the warp's last query are left out.
+DEVICE int find_pairs(const float4 *k, const uint32_t (&q)[KT][4], uint32_t (&a)[CHUNK / 16][4])
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int r = lane % 8 + lane / 16 * 8, odd = lane / 8 % 2;
+    float x[CHUNK / 8][4] = {}, top = 0.0f, down = 1.0f;
+    int exponent = 0;
+
+    #pragma unroll
+    for (int t = 0; t < CHUNK / 16; t++) {
+        if (t > warp)
+            continue;
+        #pragma unroll
+        for (int i = 0; i < KT; i++) {
+            uint32_t b[4];
+
+            device_matrices(b, k + place_of(t * 16 + r, 2 * i + odd, CHUNKS));
+            device_multiply<TYPE>(x[2 * t], q[i], b[0], b[1]);
+            device_multiply<TYPE>(x[2 * t + 1], q[i], b[2], b[3]);
+        }
+        #pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int row = lane / 4 + i % 4 / 2 * 8, key = i / 4 * 8 + lane % 4 * 2 + i % 2;
+
+            if (t == warp && key > row)
+                x[2 * t + i / 4][i % 4] = 0.0f;
+            if (TYPE == TYPE_F16)
+                top = fmaxf(top, fabsf(x[2 * t + i / 4][i % 4]));
+        }
+    }
+    if (TYPE == TYPE_F16 && __any_sync(0xffffffffu, top > MOST)) {
+        exponent = exponent_over(largest_of_warp(top));
+        down = power_of_2(-exponent);
+    }
+    #pragma unroll
+    for (int i = 0; i < CHUNK / 4; i++)
+        a[i / 4][i % 4] = device_pair<TYPE>(x[i / 2][i % 2 * 2] * down,
+                                            x[i / 2][i % 2 * 2 + 1] * down);
+    return exponent;
+}
+
+// Multiplies O by a power of 2, of any size.
+DEVICE void lift(warp_output &o, int exponent)
+{
+    const float up = power_of_2(exponent);
+
+    #pragma unroll
+    for (int i = 0; i < (NT + 1) * 4; i++)
+        o[i / 4][i % 4] *= up;
+}
+
+// O += P V, and S += K^T V.
+DEVICE void fold_chunk(const float4 *k, const float4 *v, bool sums,
+                       const uint32_t (&pairs)[CHUNK / 16][4], warp_output &o, warp_state &my)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t column = lane / 4 == 0 ? ones() : 0;
+
+    #pragma unroll
+    for (int t = 0; t < CHUNK / 16; t++) {
+        uint32_t a[MT][4];
+
+        #pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+            load_keys(k, t, mt, a[mt]);
+        #pragma unroll
+        for (int n = 0; n < NT / 2; n++) {
+            uint32_t b[4];
+
+            load_columns(v, t, n, b);
+            if (t <= warp) {
+                device_multiply<TYPE>(o[2 * n], pairs[t], b[0], b[1]);
+                device_multiply<TYPE>(o[2 * n + 1], pairs[t], b[2], b[3]);
+            }
+            #pragma unroll
+            for (int mt = 0; mt < MT; mt++) {
+                device_multiply<TYPE>(my.s[mt][2 * n], a[mt], b[0], b[1]);
+                device_multiply<TYPE>(my.s[mt][2 * n + 1], a[mt], b[2], b[3]);
+            }
+        }
+        if (!sums)
+            continue;
+        if (t <= warp)
+            device_multiply<TYPE>(o[NT], pairs[t], column, column);
+        #pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+            add_sums(my, mt, a[mt]);
+    }
+}
+
+// O += Q S; `exponent` is what O is divided by, and becomes the last that S is.
+DEVICE void read_state(const float4 *s, const float4 *z, const int *lifted, bool sums,
+                       const uint32_t (&q)[KT][4], warp_output &o, int &exponent)
+{
+    const int lane = threadIdx.x % 32;
+
+    #pragma unroll
+    for (int k = 0; k < KT; k++) {
+        if (TYPE == TYPE_F16 && lifted[k / MT] != exponent) {
+            lift(o, exponent - lifted[k / MT]);
+            exponent = lifted[k / MT];
+        }
+        #pragma unroll
+        for (int n = 0; n < NT / 2; n++) {
+            uint32_t b[4];
+
+            load_columns(s, k, n, b);
+            device_multiply<TYPE>(o[2 * n], q[k], b[0], b[1]);
+            device_multiply<TYPE>(o[2 * n + 1], q[k], b[2], b[3]);
+        }
+        if (sums) {
+            uint32_t b[4];
+
+            // rows 16 k .., twice
+            device_matrices_turned(b, z + k * 16 + lane % 16);
+            device_multiply<TYPE>(o[NT], q[k], b[0], b[1]);
+        }
+    }
+}

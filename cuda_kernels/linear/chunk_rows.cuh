@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+// linear/chunk_rows.cuh: chunks of rows in shared memory and the ways of rows there and back,
+// 16 bytes at a time. TYPE and DIM are the image's.
+#pragma once
+#include "linear/chunk.cuh"
+
+constexpr int WARPS = 4, THREADS = 32 * WARPS;
+constexpr int EACH = TYPE == TYPE_F32 ? 4 : 8;                   // elements of 16 bytes
+constexpr int CHUNKS = DIM / EACH, CHUNKS_V = COLUMNS / EACH;    // of 16 bytes, of a row
+constexpr int NT = COLUMNS / 8;                                  // operands of the columns
+constexpr int MT = DIM / 16 / WARPS;                             // of the state's rows, a warp
+
+// Where chunk c of a row lies: exchanged by the row's number (xor), so that eight rows lie in
+// different banks.
+DEVICE int place_of(int row, int c, int chunks) { return row * chunks + (c ^ (row & 7)); }
+
+// Element i of a tensor.
+DEVICE char *at_element(const void *x, int64_t i) { return (char *)x + i * (16 / EACH); }
+
+// Copies the rows j .. j + CHUNK - 1 that are below `rows`, columns from `column` up to
+// `depth`; the others become 0 and are not read.
+template <int N>
+DEVICE void fetch_rows(float4 *to, const void *x, int64_t base, int64_t stride, int j,
+                       int rows, int column, int depth)
+{
+    constexpr int STEP = THREADS / N;    // rows
+    const int r = (int)threadIdx.x / N, c = (int)threadIdx.x % N, d = column + c * EACH;
+    const char *const all = at_element(x, base);
+    const char *const from = at_element(all, (j + r) * stride + d);
+
+    #pragma unroll
+    for (int i = 0; i < CHUNK / STEP; i++) {
+        const bool inside = j + r + i * STEP < rows && d < depth;
+
+        device_copy<16>((float *)(to + place_of(r + i * STEP, c, N)),
+                        inside ? at_element(from, i * STEP * stride) : all, inside);
+    }
+}
+
+DEVICE void fetch_q(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
+{
+    fetch_rows<CHUNKS>(to, p.q, LINEAR_AT(p, q, w.b, w.h, 0, 0), p.q_stride_l, j, p.len_q, 0,
+                       p.d);
+}
+
+DEVICE void fetch_k(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
+{
+    fetch_rows<CHUNKS>(to, p.k, LINEAR_AT(p, k, w.b, w.kvh, 0, 0), p.k_stride_l, j, w.keys, 0,
+                       p.d);
+}
+
+DEVICE void fetch_v(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
+{
+    fetch_rows<CHUNKS_V>(to, p.v, LINEAR_AT(p, v, w.b, w.kvh, 0, 0), p.v_stride_l, j, w.keys,
+                         w.column, p.dv);
+}
+
+// The warp's rows of O, of the chunk that begins with token j: from its rows of a chunk, which
+// begin with x0, where they lie.
+DEVICE void store_rows(const attn_linear_kparams &p, const chunk_work &w, int j, int x0,
+                       const float4 *tile)
+{
+    const int lane = threadIdx.x % 32;
+
+    __syncwarp();
+    #pragma unroll
+    for (int i = 0; i < 16 * CHUNKS_V / 32; i++) {
+        const int at = i * 32 + lane, row = x0 + at / CHUNKS_V, c = at % CHUNKS_V;
+
+        if (p.want_o && j + row < p.len_q && w.column + c * EACH < p.dv)
+            *(float4 *)at_element(p.o, LINEAR_AT(p, o, w.b, w.h, (int64_t)(j + row), 0) +
+                                           w.column + c * EACH) =
+                tile[place_of(row, c, CHUNKS)];
+    }
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+// linear/chunk_walk.cuh: the ways over a segment's chunks, whatever multiplies them. STAGES,
+// and what chunk_mma.cuh or chunk_tf32.cuh has, are defined before.
+#pragma once
+
+struct shared_sums {
+    float4 k[STAGES][CHUNK * CHUNKS], v[STAGES][CHUNK * CHUNKS_V];
+};
+
+// Whether the chunk from token j on has keys to add.
+DEVICE bool adds_at(const attn_linear_kparams &p, const chunk_work &w, int j)
+{
+    return is_causal(p) && j < w.keys;
+}
+
+// Chunk n of a segment's, if it has one: Q, and the keys that are added.
+template <class MEM>
+DEVICE void fetch_chunk(const attn_linear_kparams &p, const chunk_work &w, MEM &mem, int n)
+{
+    const int j = w.first + n * CHUNK, at = n % STAGES;
+
+    if (j < w.end) {
+        fetch_q(p, w, mem.q[at], j);
+        if (adds_at(p, w, j)) {
+            fetch_k(p, w, mem.k[at], j);
+            fetch_v(p, w, mem.v[at], j);
+        }
+    }
+    device_commit();
+}
+
+// The chunk that begins with token j is there, phi taken, for all threads.
+template <class MEM>
+DEVICE void await_chunk(const attn_linear_kparams &p, const chunk_work &w, MEM &mem, int at,
+                        int j)
+{
+    device_copied<0>();
+    take_phi(p, mem.q[at], j, p.len_q);
+    if (adds_at(p, w, j))
+        take_phi(p, mem.k[at], j, w.keys);
+    __syncthreads();
+}
+
+// S and z as they come out.
+DEVICE void put_state_out(const attn_linear_kparams &p, const chunk_work &w,
+                          const warp_state &my)
+{
+    if (!writes_state(p, w))
+        return;
+    store_state(p, w, my,
+                p.want_state ? p.state_out + LINEAR_AT(p, state_out, w.b, w.kvh, 0, 0)
+                             : nullptr,
+                p.state_out_stride_l, p.state_out_stride_d,
+                p.want_z ? p.z_out + LINEAR_AT(p, z_out, w.b, w.kvh, 0, 0) : nullptr,
+                p.z_out_stride_l);
+}
+
+// What the keys of a segment add to the state, from its end to its beginning: what the last
+// step reads first was read last, and may still be in the second cache. FOLD adds a chunk.
+template <class FOLD> DEVICE void sum_segment(const attn_linear_kparams &p, const FOLD &fold)
+{
+    SHARED_MEMORY(memory);
+    shared_sums &mem = *(shared_sums *)memory;
+    const chunk_work w = find_chunks(p, p.heads_kv, tokens_of_sums(p));
+    const int end = min(w.end, w.keys), chunks = max(ceil_div(end - w.first, CHUNK), 0);
+    warp_state my = {};
+
+    device_let_next();
+    if (w.segment == (is_causal(p) ? p.pieces - 1 : 0))
+        copy_state_in(p, w, THREADS);
+    if (is_causal(p) && w.segment == p.pieces - 1)
+        return;
+
+    const auto fetch = [&](int n) {
+        const int j = w.first + (chunks - 1 - n) * CHUNK;
+
+        if (n < chunks) {
+            fetch_k(p, w, mem.k[n % STAGES], j);
+            fetch_v(p, w, mem.v[n % STAGES], j);
+        }
+        device_commit();
+    };
+
+    fetch(0);
+    #pragma unroll 1
+    for (int n = 0; n < chunks; n++) {
+        const int at = n % STAGES;
+
+        device_copied<0>();
+        take_phi(p, mem.k[at], w.first + (chunks - 1 - n) * CHUNK, w.keys);
+        __syncthreads();
+        if (STAGES > 1)
+            fetch(n + 1);
+        fold(mem.k[at], mem.v[at], my);
+        if (STAGES == 1) {
+            __syncthreads();
+            fetch(n + 1);
+        }
+    }
+
+    float *const slot = find_slot(p, w, w.segment + 1);
+
+    store_state(p, w, my, slot, p.dv, 1,
+                linear_has(p, LINEAR_NORMALIZE) ? slot + (int64_t)p.d * p.dv : nullptr, 1);
+}
