@@ -23,7 +23,8 @@ static void expanded_gradient(const subject *who)
     linear_case_compare(&c);
     linear_case_free(&c);
 }
-EACH(expanded_gradient, "linear_bwd:f32,b2,hq3,hkv3,lq16,lk16,d8,causal,grad=q+k+v")
+EACH(expanded_gradient, "linear_bwd:f32,b2,hq3,hkv3,lq16,lk16,d8,causal,grad=q+k+v,"
+                        "layout=16:16:16:16:any:16:16:16")
 
 enum { FEWER_KEYS = 3 * 5 * 8 };
 
@@ -283,6 +284,28 @@ EACH(products_beyond_f16,
      "linear_fwd:f16,b1,hq1,hkv1,lq200,lk200,d64,dv16,causal,normalize,"
      "state,den")
 
+/* Gradients that f16 has numbers for, though not for q / den or dO / den of later queries, of
+ * which some rows of dO are far smaller than others. */
+static void gradients_below_f16(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who, linear_in_hand);
+    for (int64_t n = 0; n < c.n_in[IN_K]; n++)
+        c.in[IN_K][n] *= 64;
+    for (int64_t n = 0; n < c.n_in[IN_V]; n++)
+        c.in[IN_V][n] *= 64;
+    for (int64_t n = 0; n < c.n_in[IN_GRAD_O]; n++)
+        c.in[IN_GRAD_O][n] *= n / 64 % 7 ? 0x1p-6f : 0x1p-12f;
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+static const char *const gradients_below_f16_problems[] = {
+    "linear_bwd:f16,b1,hq2,hkv1,lq200,lk200,d64,causal,normalize,grad=q+k+v",
+    "linear_bwd:f16,b1,hq2,hkv1,lq200,lk200,d64,normalize,state,grad=q+k+v+state",
+};
+EACH_OF(gradients_below_f16, gradients_below_f16_problems)
+
 /* Huge rows of bf16, and an eps that counts. */
 static void huge_queries_of_bf16(const subject *who)
 {
@@ -522,6 +545,7 @@ int main(void)
         cmocka_unit_test(test_huge_products),
         cmocka_unit_test(test_huge_query_and_eps),
         cmocka_unit_test(test_products_beyond_f16),
+        cmocka_unit_test(test_gradients_below_f16),
         cmocka_unit_test(test_huge_queries_of_bf16),
         cmocka_unit_test(test_zero_denominators),
         cmocka_unit_test(test_large_heads),

@@ -359,6 +359,58 @@ static void cuda_gradients(void **state)
     assert_string_equal(c.step[0].kernel, "linear_bwd_recurrent_bf16_q_shared");
 }
 
+/* Gradients in chunks: the sums and the walk of dQ, then the sums of dK and dV and their
+ * walks, dK's last; segments where there are few heads. */
+static void cuda_gradients_in_chunks(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t steps, last_piece, workspace;
+    } cases[] = {
+        { "linear_bwd:bf16,b8,hq16,hkv16,lq4096,lk4096,d64,causal,grad=q+k+v", 3, 0, 0 },
+        { "linear_bwd:f16,b8,hq16,hkv16,lq4096,lk4096,d64,causal,grad=v", 2, 0,
+          4 * 4 * 128 * 4096 },
+        { "linear_bwd:bf16,b8,hq16,hkv16,lq4096,lk4096,d64,causal,normalize,state,"
+          "grad=q+k+v+state",
+          6, 0, 4 * 128 * (2 * 4096 + 64 * 65) },
+        { "linear_bwd:bf16,b4,hq16,hkv16,lq4096,lk4096,d64,causal,grad=k", 2, 11 * 64,
+          4 * 64 * 6 * 64 * 65 },
+        { "linear_bwd:f32,b1,hq8,hkv8,lq16384,lk16384,d64,causal,normalize,grad=q+k+v", 8,
+          8 * 64, 4 * 8 * (2 * 16384 + 32 * 64 * 65) },
+        { "linear_bwd:bf16,b1,hq2,hkv1,lq70,lk1024,d64,grad=q", 3, 0, 4 * 5 * 64 * 65 },
+        { "linear_bwd:bf16,b1,hq2,hkv1,lq1024,lk70,d64,grad=v", 3, 0, 4 * 5 * 64 * 65 },
+    };
+    const attn_target t = cuda_of(227 * 1024, 132, 90), old = cuda_of(64 * 1024, 132, 75);
+    attn_choice c;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        choose(cases[i].text, &t, &c);
+        assert_string_equal(c.variant->name, "linear_bwd_chunk");
+        assert_int_equal(c.n_steps, cases[i].steps);
+        assert_int_equal(c.step[c.n_steps - 1].piece, cases[i].last_piece);
+        assert_int_equal(c.workspace_bytes, cases[i].workspace);
+    }
+    choose(cases[4].text, &t, &c);
+    assert_string_equal(c.step[0].kernel, "linear_bwd_chunk_begin_f32");
+    assert_string_equal(c.step[1].kernel, "linear_bwd_chunk_tf32_d64_q_sums");
+    assert_string_equal(c.step[2].kernel, "linear_fwd_scan");
+    assert_string_equal(c.step[3].kernel, "linear_bwd_chunk_tf32_d64_q");
+    assert_string_equal(c.step[6].kernel, "linear_bwd_chunk_tf32_d64_v");
+    assert_string_equal(c.step[7].kernel, "linear_bwd_chunk_tf32_d64_k");
+    choose("linear_bwd:f32,b2,hq4,hkv2,lq99,lk99,d64,causal,grad=q,allow=tf32", &t, &c);
+    assert_string_equal(c.step[0].kernel, "linear_bwd_chunk_tf32_d64_q_tf32");
+    choose("linear_bwd:f32,b2,hq4,hkv2,lq99,lk99,d64,causal,normalize,grad=q,allow=tf32",
+           &t, &c); /* what TF32 rounds would not cancel */
+    assert_string_equal(c.step[1].kernel, "linear_bwd_chunk_tf32_d64_q");
+    choose("linear_bwd:bf16,b2,hq4,hkv2,lq99,lk99,d64,dv136,causal,grad=q", &t, &c);
+    assert_string_equal(c.variant->name, "linear_bwd_recurrent");
+    choose("linear_bwd:bf16,b2,hq4,hkv2,lq9,lk9,d64,causal,grad=q", &t, &c);
+    assert_string_equal(c.variant->name, "linear_bwd_recurrent");
+    choose(cases[0].text, &old, &c);
+    assert_string_equal(c.variant->name, "linear_bwd_recurrent");
+}
+
 /* The host: chunks, but single steps and rules token by token; narrow units where there are
  * few states. */
 static void the_host(void **state)
@@ -396,7 +448,8 @@ int main(void)
         cmocka_unit_test(opencl_gradients), cmocka_unit_test(opencl_loops),
         cmocka_unit_test(opencl_state),     cmocka_unit_test(rows_that_fit_nowhere),
         cmocka_unit_test(cuda_state),       cmocka_unit_test(cuda_chunks),
-        cmocka_unit_test(cuda_gradients),   cmocka_unit_test(the_host),
+        cmocka_unit_test(cuda_gradients),   cmocka_unit_test(cuda_gradients_in_chunks),
+        cmocka_unit_test(the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,10 +24,19 @@ struct chunk_work {
     int keys;            // of the batch
 };
 
-// Groups run over columns, segments of `len` tokens, heads, batches, columns fastest.
-DEVICE chunk_work find_chunks(const attn_linear_kparams &p, int heads, int len)
+// Element (r, c) of a state lies at r * pitch_r + c * pitch_c.
+struct state_place {
+    int rows, columns;
+    int64_t pitch_r, pitch_c;
+};
+
+// Floats of a slot: S, then z.
+DEVICE int64_t slot_floats(const attn_linear_kparams &p) { return (int64_t)p.d * (p.dv + 1); }
+
+// Groups run over `width` columns, segments of `len` tokens, heads, batches, columns fastest.
+DEVICE chunk_work find_chunks(const attn_linear_kparams &p, int heads, int len, int width)
 {
-    const int slices = ceil_div(p.dv, COLUMNS), unit = blockIdx.x / slices;
+    const int slices = ceil_div(width, COLUMNS), unit = blockIdx.x / slices;
     const int head = unit / p.pieces;
     chunk_work w;
 
@@ -42,12 +51,10 @@ DEVICE chunk_work find_chunks(const attn_linear_kparams &p, int heads, int len)
     return w;
 }
 
-// A slot: S, then z.
 DEVICE float *find_slot(const attn_linear_kparams &p, const chunk_work &w, int slot)
 {
-    const int64_t floats = (int64_t)p.d * (p.dv + 1);
-
-    return p.work + (((int64_t)w.b * p.heads_kv + w.kvh) * p.slots + slot) * floats;
+    return p.work + p.slots_at +
+           (((int64_t)w.b * p.heads_kv + w.kvh) * p.slots + slot) * slot_floats(p);
 }
 
 // Slot 0, the group's columns: the state as it came in, or zeros.

@@ -77,68 +77,56 @@ DEVICE void add_sums(warp_state &my, int mt, const uint32_t (&a)[4])
     device_multiply<TYPE>(my.z[mt], a, ones(), ones());
 }
 
-// The state before a segment, from the slots up to its own.
-DEVICE void load_state(const attn_linear_kparams &p, const chunk_work &w, warp_state &my)
-{
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-
-    my = {};
-    if (!has_slots(p))
-        return;
-    for (int slot = first_slot(p, w); slot <= last_slot(p, w); slot++) {
-        const float *const from = find_slot(p, w, slot);
-
-        #pragma unroll
-        for (int i = 0; i < MT * 2; i++) {
-            const int mt = i / 2, half = i % 2;
-            const int e = (warp * MT + mt) * 16 + half * 8 + lane / 4;
-
-            if (e >= p.d)
-                continue;
-            #pragma unroll
-            for (int n = 0; n < NT; n++) {
-                const int c = w.column + n * 8 + lane % 4 * 2;
-
-                if (c >= p.dv)
-                    continue;
-                my.s[mt][n][half * 2] += from[(int64_t)e * p.dv + c];
-                my.s[mt][n][half * 2 + 1] += from[(int64_t)e * p.dv + c + 1];
-            }
-            if (linear_has(p, LINEAR_NORMALIZE))
-                my.z[mt][half * 2] += from[(int64_t)p.d * p.dv + e];
-        }
-    }
-    #pragma unroll
-    for (int mt = 0; mt < MT; mt++) {
-        my.z[mt][1] = my.z[mt][0];
-        my.z[mt][3] = my.z[mt][2];
-    }
-}
-
-// The state to a slot, or as it comes out: S at s + e * pitch_e + c * pitch_c.
-DEVICE void store_state(const attn_linear_kparams &p, const chunk_work &w,
-                        const warp_state &my, float *s, int64_t pitch_e, int64_t pitch_c,
-                        float *z, int64_t pitch_z)
+// Adds a state's columns from `column` on, and z, if there is one.
+DEVICE void add_state(const float *s, const state_place &at, int column, const float *z,
+                      warp_state &my)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
     #pragma unroll
     for (int i = 0; i < MT * 2; i++) {
         const int mt = i / 2, half = i % 2;
-        const int e = (warp * MT + mt) * 16 + half * 8 + lane / 4;
+        const int r = (warp * MT + mt) * 16 + half * 8 + lane / 4;
 
-        if (e >= p.d)
+        if (r >= at.rows)
             continue;
         #pragma unroll
         for (int n = 0; n < NT; n++) {
-            const int c = w.column + n * 8 + lane % 4 * 2;
+            const int c = column + n * 8 + lane % 4 * 2;
 
-            if (c >= p.dv || !s)
+            if (c >= at.columns)
                 continue;
-            s[e * pitch_e + c * pitch_c] = my.s[mt][n][half * 2];
-            s[e * pitch_e + (c + 1) * pitch_c] = my.s[mt][n][half * 2 + 1];
+            my.s[mt][n][half * 2] += s[r * at.pitch_r + c * at.pitch_c];
+            my.s[mt][n][half * 2 + 1] += s[r * at.pitch_r + (c + 1) * at.pitch_c];
         }
-        if (z && w.column == 0 && lane % 4 == 0)
-            z[e * pitch_z] = my.z[mt][half * 2];
+        if (z)
+            my.z[mt][half * 2] += z[r];
+    }
+}
+
+// The columns from `column` on to where they are wanted; and z.
+DEVICE void store_state(float *s, const state_place &at, int column, float *z,
+                        int64_t pitch_z, const warp_state &my)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+    #pragma unroll
+    for (int i = 0; i < MT * 2; i++) {
+        const int mt = i / 2, half = i % 2;
+        const int r = (warp * MT + mt) * 16 + half * 8 + lane / 4;
+
+        if (r >= at.rows)
+            continue;
+        #pragma unroll
+        for (int n = 0; n < NT; n++) {
+            const int c = column + n * 8 + lane % 4 * 2;
+
+            if (c >= at.columns || !s)
+                continue;
+            s[r * at.pitch_r + c * at.pitch_c] = my.s[mt][n][half * 2];
+            s[r * at.pitch_r + (c + 1) * at.pitch_c] = my.s[mt][n][half * 2 + 1];
+        }
+        if (z && column == 0 && lane % 4 == 0)
+            z[r * pitch_z] = my.z[mt][half * 2];
     }
 }

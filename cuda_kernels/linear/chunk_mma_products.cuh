@@ -10,10 +10,23 @@ constexpr float MOST = 16384.0f;    // of a scaled number of f16
 // is den: its columns 0 and 1 add up to it.
 typedef float warp_output[NT + 1][4];
 
-// f16: the exponent of 2 by which numbers up to `top` are divided.
-DEVICE int exponent_over(float top)
+// f16: the exponent of 2 by which numbers up to `top` are divided. SMALL: also of numbers that
+// are to be multiplied, since f16 would lose them.
+template <bool SMALL> DEVICE int exponent_over(float top)
 {
-    return top > MOST && top < INFINITE ? (int)(__float_as_uint(top) >> 23) - 127 - 13 : 0;
+    const int exponent = (int)(__float_as_uint(top) >> 23) - 127 - 13;
+
+    if (SMALL)
+        return top > 0.0f && top < INFINITE ? max(exponent, -40) : 0;
+    return top > MOST && top < INFINITE ? exponent : 0;
+}
+
+// Whether a warp's rows of a chunk see tokens 16 t ..: not those after them, or BACK, before.
+template <bool BACK> DEVICE bool sees(int t)
+{
+    const int warp = device_thread() / 32;
+
+    return BACK ? t >= warp : t <= warp;
 }
 
 DEVICE float largest_of_warp(float x)
@@ -24,10 +37,13 @@ DEVICE float largest_of_warp(float x)
     return x;
 }
 
-// The state in the type, as a second operand for all warps.
-DEVICE void share_state(const warp_state &my, bool sums, float4 *s, float4 *z, int *lifted)
+// The state in the type, as a second operand for all warps, and what was rounded away, if it is
+// wanted. It is 2^more times what it stands for.
+template <bool SMALL>
+DEVICE void share_state(const warp_state &my, bool sums, float4 *s, float4 *rest, float4 *z,
+                        int *lifted, int more)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = device_thread() % 32, warp = device_thread() / 32;
     float down = 1.0f;
 
     if (TYPE == TYPE_F16) {
@@ -40,19 +56,24 @@ DEVICE void share_state(const warp_state &my, bool sums, float4 *s, float4 *z, i
         for (int mt = 0; mt < MT; mt++)
             top = fmaxf(top, fmaxf(fabsf(my.z[mt][0]), fabsf(my.z[mt][2])));
         top = largest_of_warp(top);
-        down = power_of_2(-exponent_over(top));
+        down = power_of_2(-exponent_over<SMALL>(top));
         if (lane == 0)
-            lifted[warp] = exponent_over(top);
+            lifted[warp] = exponent_over<SMALL>(top) - more;
     }
     #pragma unroll
     for (int i = 0; i < MT * 2; i++) {
         const int mt = i / 2, half = i % 2, e = (warp * MT + mt) * 16 + half * 8 + lane / 4;
 
         #pragma unroll
-        for (int n = 0; n < NT; n++)
-            ((uint32_t *)(s + place_of(e, n, CHUNKS_V)))[lane % 4] =
-                device_pair<TYPE>(my.s[mt][n][half * 2] * down,
-                                  my.s[mt][n][half * 2 + 1] * down);
+        for (int n = 0; n < NT; n++) {
+            const float x = my.s[mt][n][half * 2] * down, y = my.s[mt][n][half * 2 + 1] * down;
+            const uint32_t pair = device_pair<TYPE>(x, y);
+
+            ((uint32_t *)(s + place_of(e, n, CHUNKS_V)))[lane % 4] = pair;
+            if (rest)
+                ((uint32_t *)(rest + place_of(e, n, CHUNKS_V)))[lane % 4] =
+                    device_pair<TYPE>(x - f32_of_low(pair), y - f32_of_high(pair));
+        }
         if (sums && lane % 4 == 0) {
             const float all = my.z[mt][half * 2] * down;
             const float rest = all - f32_of_low(device_pair<TYPE>(all, 0.0f));
@@ -74,8 +95,11 @@ DEVICE void load_queries(const float4 *q, uint32_t (&a)[KT][4])
 }
 
 // P = tril(Q K^T) of the warp's rows, as a first operand for each 16 keys; the exponent that it
-// was divided by. Keys after the warp's last query are left out.
-DEVICE int find_pairs(const float4 *k, const uint32_t (&q)[KT][4], uint32_t (&a)[CHUNK / 16][4])
+// was divided by. Keys after the warp's last query are left out; BACK: before its first, and P
+// is of the other triangle. `plus` has something to add to a number of a row and key.
+template <bool BACK, bool SMALL, class PLUS>
+DEVICE int find_pairs(const float4 *k, const uint32_t (&q)[KT][4],
+                      uint32_t (&a)[CHUNK / 16][4], const PLUS &plus)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int r = lane % 8 + lane / 16 * 8, odd = lane / 8 % 2;
@@ -84,7 +108,7 @@ DEVICE int find_pairs(const float4 *k, const uint32_t (&q)[KT][4], uint32_t (&a)
 
     #pragma unroll
     for (int t = 0; t < CHUNK / 16; t++) {
-        if (t > warp)
+        if (!sees<BACK>(t))
             continue;
         #pragma unroll
         for (int i = 0; i < KT; i++) {
@@ -98,14 +122,15 @@ DEVICE int find_pairs(const float4 *k, const uint32_t (&q)[KT][4], uint32_t (&a)
         for (int i = 0; i < 8; i++) {
             const int row = lane / 4 + i % 4 / 2 * 8, key = i / 4 * 8 + lane % 4 * 2 + i % 2;
 
-            if (t == warp && key > row)
+            plus(x[2 * t + i / 4][i % 4], row, t * 16 + key);
+            if (t == warp && (BACK ? key < row : key > row))
                 x[2 * t + i / 4][i % 4] = 0.0f;
             if (TYPE == TYPE_F16)
                 top = fmaxf(top, fabsf(x[2 * t + i / 4][i % 4]));
         }
     }
-    if (TYPE == TYPE_F16 && __any_sync(0xffffffffu, top > MOST)) {
-        exponent = exponent_over(largest_of_warp(top));
+    if (TYPE == TYPE_F16 && (SMALL || __any_sync(0xffffffffu, top > MOST))) {
+        exponent = exponent_over<SMALL>(largest_of_warp(top));
         down = power_of_2(-exponent);
     }
     #pragma unroll
@@ -118,7 +143,7 @@ DEVICE int find_pairs(const float4 *k, const uint32_t (&q)[KT][4], uint32_t (&a)
 // Multiplies O by a power of 2, of any size.
 DEVICE void lift(warp_output &o, int exponent)
 {
-    const float up = power_of_2(exponent);
+    const float up = power_of_2(clamp(exponent, -126, 127));
 
     #pragma unroll
     for (int i = 0; i < (NT + 1) * 4; i++)
@@ -126,10 +151,11 @@ DEVICE void lift(warp_output &o, int exponent)
 }
 
 // O += P V, and S += K^T V.
+template <bool BACK>
 DEVICE void fold_chunk(const float4 *k, const float4 *v, bool sums,
                        const uint32_t (&pairs)[CHUNK / 16][4], warp_output &o, warp_state &my)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = device_thread() % 32;
     const uint32_t column = lane / 4 == 0 ? ones() : 0;
 
     #pragma unroll
@@ -144,7 +170,7 @@ DEVICE void fold_chunk(const float4 *k, const float4 *v, bool sums,
             uint32_t b[4];
 
             load_columns(v, t, n, b);
-            if (t <= warp) {
+            if (sees<BACK>(t)) {
                 device_multiply<TYPE>(o[2 * n], pairs[t], b[0], b[1]);
                 device_multiply<TYPE>(o[2 * n + 1], pairs[t], b[2], b[3]);
             }
@@ -156,11 +182,38 @@ DEVICE void fold_chunk(const float4 *k, const float4 *v, bool sums,
         }
         if (!sums)
             continue;
-        if (t <= warp)
+        if (sees<BACK>(t))
             device_multiply<TYPE>(o[NT], pairs[t], column, column);
         #pragma unroll
         for (int mt = 0; mt < MT; mt++)
             add_sums(my, mt, a[mt]);
+    }
+}
+
+// S += K^T V of a chunk.
+DEVICE void sum_chunk(const float4 *k, const float4 *v, bool sums, warp_state &my)
+{
+    #pragma unroll
+    for (int t = 0; t < CHUNK / 16; t++) {
+        uint32_t a[MT][4];
+
+        #pragma unroll
+        for (int mt = 0; mt < MT; mt++) {
+            load_keys(k, t, mt, a[mt]);
+            if (sums)
+                add_sums(my, mt, a[mt]);
+        }
+        #pragma unroll
+        for (int i = 0; i < NT / 2; i++) {
+            uint32_t b[4];
+
+            load_columns(v, t, i, b);
+            #pragma unroll
+            for (int mt = 0; mt < MT; mt++) {
+                device_multiply<TYPE>(my.s[mt][2 * i], a[mt], b[0], b[1]);
+                device_multiply<TYPE>(my.s[mt][2 * i + 1], a[mt], b[2], b[3]);
+            }
+        }
     }
 }
 

@@ -24,7 +24,7 @@ DEVICE void fetch_rows(float4 *to, const void *x, int64_t base, int64_t stride, 
                        int rows, int column, int depth)
 {
     constexpr int STEP = THREADS / N;    // rows
-    const int r = (int)threadIdx.x / N, c = (int)threadIdx.x % N, d = column + c * EACH;
+    const int r = device_thread() / N, c = device_thread() % N, d = column + c * EACH;
     const char *const all = at_element(x, base);
     const char *const from = at_element(all, (j + r) * stride + d);
 
@@ -55,21 +55,20 @@ DEVICE void fetch_v(const attn_linear_kparams &p, const chunk_work &w, float4 *t
                          w.column, p.dv);
 }
 
-// The warp's rows of O, of the chunk that begins with token j: from its rows of a chunk, which
-// begin with x0, where they lie.
-DEVICE void store_rows(const attn_linear_kparams &p, const chunk_work &w, int j, int x0,
-                       const float4 *tile)
+// The warp's rows of a chunk, which begin with x0: from where they lie in shared memory, columns
+// 0 up to COLUMNS, to columns `column` up to `depth` of a tensor's rows, those below `rows`.
+DEVICE void store_rows(void *to, int64_t base, int64_t stride, int rows, int column, int depth,
+                       int x0, const float4 *tile)
 {
-    const int lane = threadIdx.x % 32;
+    const int lane = device_thread() % 32;
 
     __syncwarp();
     #pragma unroll
     for (int i = 0; i < 16 * CHUNKS_V / 32; i++) {
         const int at = i * 32 + lane, row = x0 + at / CHUNKS_V, c = at % CHUNKS_V;
 
-        if (p.want_o && j + row < p.len_q && w.column + c * EACH < p.dv)
-            *(float4 *)at_element(p.o, LINEAR_AT(p, o, w.b, w.h, (int64_t)(j + row), 0) +
-                                           w.column + c * EACH) =
+        if (row < rows && column + c * EACH < depth)
+            *(float4 *)at_element(to, base + row * stride + column + c * EACH) =
                 tile[place_of(row, c, CHUNKS)];
     }
 }

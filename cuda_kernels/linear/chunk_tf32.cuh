@@ -155,53 +155,46 @@ DEVICE float4 four_of(const float (&x)[NT][4], int g, int e)
     return make_float4(x[4 * g][e], x[4 * g + 1][e], x[4 * g + 2][e], x[4 * g + 3][e]);
 }
 
-// The state before a segment, from the slots up to its own.
-DEVICE void load_state(const attn_linear_kparams &p, const chunk_work &w, warp_state &my)
-{
-    my = {};
-    if (!has_slots(p))
-        return;
-    for (int slot = first_slot(p, w); slot <= last_slot(p, w); slot++) {
-        const float *const from = find_slot(p, w, slot);
-
-        #pragma unroll
-        for (int i = 0; i < MT * 2; i++) {
-            const int mt = i / 2, half = i % 2, e = row_of_state(mt, half);
-
-            if (e >= p.d)
-                continue;
-            #pragma unroll
-            for (int n = 0; n < NT * 2; n++) {
-                const int tile = n / 2, c = w.column + column_of(tile / 4, n % 2) + tile % 4;
-
-                if (c < p.dv)
-                    my.s[mt][tile][half * 2 + n % 2] += from[(int64_t)e * p.dv + c];
-            }
-            if (linear_has(p, LINEAR_NORMALIZE))
-                my.z[mt][half * 2] += from[(int64_t)p.d * p.dv + e];
-        }
-    }
-}
-
-// The state to a slot, or as it comes out: S at s + e * pitch_e + c * pitch_c.
-DEVICE void store_state(const attn_linear_kparams &p, const chunk_work &w,
-                        const warp_state &my, float *s, int64_t pitch_e, int64_t pitch_c,
-                        float *z, int64_t pitch_z)
+// Adds a state's columns from `column` on, and z, if there is one.
+DEVICE void add_state(const float *s, const state_place &at, int column, const float *z,
+                      warp_state &my)
 {
     #pragma unroll
     for (int i = 0; i < MT * 2; i++) {
-        const int mt = i / 2, half = i % 2, e = row_of_state(mt, half);
+        const int mt = i / 2, half = i % 2, r = row_of_state(mt, half);
 
-        if (e >= p.d)
+        if (r >= at.rows)
             continue;
         #pragma unroll
         for (int n = 0; n < NT * 2; n++) {
-            const int tile = n / 2, c = w.column + column_of(tile / 4, n % 2) + tile % 4;
+            const int tile = n / 2, c = column + column_of(tile / 4, n % 2) + tile % 4;
 
-            if (s && c < p.dv)
-                s[e * pitch_e + c * pitch_c] = my.s[mt][tile][half * 2 + n % 2];
+            if (c < at.columns)
+                my.s[mt][tile][half * 2 + n % 2] += s[r * at.pitch_r + c * at.pitch_c];
         }
-        if (z && w.column == 0 && threadIdx.x % 4 == 0)
-            z[e * pitch_z] = my.z[mt][half * 2];
+        if (z)
+            my.z[mt][half * 2] += z[r];
+    }
+}
+
+// The columns from `column` on to where they are wanted; and z.
+DEVICE void store_state(float *s, const state_place &at, int column, float *z,
+                        int64_t pitch_z, const warp_state &my)
+{
+    #pragma unroll
+    for (int i = 0; i < MT * 2; i++) {
+        const int mt = i / 2, half = i % 2, r = row_of_state(mt, half);
+
+        if (r >= at.rows)
+            continue;
+        #pragma unroll
+        for (int n = 0; n < NT * 2; n++) {
+            const int tile = n / 2, c = column + column_of(tile / 4, n % 2) + tile % 4;
+
+            if (s && c < at.columns)
+                s[r * at.pitch_r + c * at.pitch_c] = my.s[mt][tile][half * 2 + n % 2];
+        }
+        if (z && column == 0 && threadIdx.x % 4 == 0)
+            z[r * pitch_z] = my.z[mt][half * 2];
     }
 }

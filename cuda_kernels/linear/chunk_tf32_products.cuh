@@ -47,9 +47,11 @@ DEVICE float *place_of_pairs(float4 *q, int row, int t)
 
 // P = tril(Q K^T) of the warp's rows, in the place of Q, which has been read: in registers,
 // the loop over the keys that comes next could not stay one. Keys after the last query are
-// left out.
-template <bool EXACT>
-DEVICE void find_pairs(float4 *q, const float4 *k, int x0, const float (&down)[2])
+// left out; BACK: before the first, and P is of the other triangle. `plus` has something to
+// add to a number of a row and key.
+template <bool EXACT, bool BACK, class PLUS>
+DEVICE void find_pairs(float4 *q, const float4 *k, int x0, const float (&down)[2],
+                       const PLUS &plus)
 {
     const int lane = threadIdx.x % 32, r = lane % 8 + lane / 16 * 8, odd = lane / 8 % 2;
     float pairs[CHUNK / 8][4];
@@ -65,7 +67,7 @@ DEVICE void find_pairs(float4 *q, const float4 *k, int x0, const float (&down)[2
         for (int t = 0; t < CHUNK / 16; t++) {
             uint32_t b[4];
 
-            if (t * 16 > x0)
+            if (BACK ? t * 16 < x0 : t * 16 > x0)
                 continue;
             device_matrices(b, k + place_of(t * 16 + r, 2 * i + odd, CHUNKS));
             #pragma unroll
@@ -81,8 +83,10 @@ DEVICE void find_pairs(float4 *q, const float4 *k, int x0, const float (&down)[2
         const int key = t * 8 + lane % 4 * 2;
         float *const to = place_of_pairs(q, row, t);
 
-        to[0] = key <= row ? pairs[t][half * 2] : 0.0f;
-        to[1] = key + 1 <= row ? pairs[t][half * 2 + 1] : 0.0f;
+        plus(pairs[t][half * 2], row, key);
+        plus(pairs[t][half * 2 + 1], row, key + 1);
+        to[0] = (BACK ? key >= row : key <= row) ? pairs[t][half * 2] : 0.0f;
+        to[1] = (BACK ? key + 1 >= row : key + 1 <= row) ? pairs[t][half * 2 + 1] : 0.0f;
     }
     __syncwarp();
 }
@@ -174,7 +178,7 @@ DEVICE void share_state(const warp_state &my, float4 *s, float *z)
         for (int n = 0; n < 4; n++)
             s[place_of_state(e, column_of(n / 2, n % 2) / 4)] =
                 four_of(my.s[mt], n / 2, half * 2 + n % 2);
-        if (threadIdx.x % 4 == 0)
+        if (z && threadIdx.x % 4 == 0)
             z[e] = my.z[mt][half * 2];
     }
 }

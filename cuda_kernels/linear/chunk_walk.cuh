@@ -41,18 +41,41 @@ DEVICE void await_chunk(const attn_linear_kparams &p, const chunk_work &w, MEM &
     __syncthreads();
 }
 
+DEVICE state_place place_of_slot(const attn_linear_kparams &p)
+{
+    return { p.d, p.dv, p.dv, 1 };
+}
+
+// z of a slot; NULL without one.
+DEVICE float *z_of_slot(const attn_linear_kparams &p, float *slot)
+{
+    return linear_has(p, LINEAR_NORMALIZE) ? slot + (int64_t)p.d * p.dv : nullptr;
+}
+
+// The state before a segment, from the slots up to its own.
+DEVICE void load_state(const attn_linear_kparams &p, const chunk_work &w, warp_state &my)
+{
+    my = {};
+    if (!has_slots(p))
+        return;
+    for (int slot = first_slot(p, w); slot <= last_slot(p, w); slot++) {
+        float *const from = find_slot(p, w, slot);
+
+        add_state(from, place_of_slot(p), w.column, z_of_slot(p, from), my);
+    }
+}
+
 // S and z as they come out.
 DEVICE void put_state_out(const attn_linear_kparams &p, const chunk_work &w,
                           const warp_state &my)
 {
     if (!writes_state(p, w))
         return;
-    store_state(p, w, my,
-                p.want_state ? p.state_out + LINEAR_AT(p, state_out, w.b, w.kvh, 0, 0)
+    store_state(p.want_state ? p.state_out + LINEAR_AT(p, state_out, w.b, w.kvh, 0, 0)
                              : nullptr,
-                p.state_out_stride_l, p.state_out_stride_d,
+                { p.d, p.dv, p.state_out_stride_l, p.state_out_stride_d }, w.column,
                 p.want_z ? p.z_out + LINEAR_AT(p, z_out, w.b, w.kvh, 0, 0) : nullptr,
-                p.z_out_stride_l);
+                p.z_out_stride_l, my);
 }
 
 // What the keys of a segment add to the state, from its end to its beginning: what the last
@@ -61,7 +84,7 @@ template <class FOLD> DEVICE void sum_segment(const attn_linear_kparams &p, cons
 {
     SHARED_MEMORY(memory);
     shared_sums &mem = *(shared_sums *)memory;
-    const chunk_work w = find_chunks(p, p.heads_kv, tokens_of_sums(p));
+    const chunk_work w = find_chunks(p, p.heads_kv, tokens_of_sums(p), p.dv);
     const int end = min(w.end, w.keys), chunks = max(ceil_div(end - w.first, CHUNK), 0);
     warp_state my = {};
 
@@ -100,6 +123,5 @@ template <class FOLD> DEVICE void sum_segment(const attn_linear_kparams &p, cons
 
     float *const slot = find_slot(p, w, w.segment + 1);
 
-    store_state(p, w, my, slot, p.dv, 1,
-                linear_has(p, LINEAR_NORMALIZE) ? slot + (int64_t)p.d * p.dv : nullptr, 1);
+    store_state(slot, place_of_slot(p), w.column, z_of_slot(p, slot), 1, my);
 }

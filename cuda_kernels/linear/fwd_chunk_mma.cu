@@ -113,34 +113,9 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
             ((uint32_t *)(tile + place_of(row, n, CHUNKS)))[lane % 4] =
                 device_pair<TYPE>(o[n][half * 2] * factor, o[n][half * 2 + 1] * factor);
     }
-    store_rows(p, w, j, x0, tile);
-}
-
-// S += K^T V of a chunk.
-DEVICE void sum_chunk(const float4 *k, const float4 *v, bool sums, warp_state &my)
-{
-    #pragma unroll
-    for (int t = 0; t < CHUNK / 16; t++) {
-        uint32_t a[MT][4];
-
-        #pragma unroll
-        for (int mt = 0; mt < MT; mt++) {
-            load_keys(k, t, mt, a[mt]);
-            if (sums)
-                add_sums(my, mt, a[mt]);
-        }
-        #pragma unroll
-        for (int i = 0; i < NT / 2; i++) {
-            uint32_t b[4];
-
-            load_columns(v, t, i, b);
-            #pragma unroll
-            for (int mt = 0; mt < MT; mt++) {
-                device_multiply<TYPE>(my.s[mt][2 * i], a[mt], b[0], b[1]);
-                device_multiply<TYPE>(my.s[mt][2 * i + 1], a[mt], b[2], b[3]);
-            }
-        }
-    }
+    if (p.want_o)
+        store_rows(p.o, LINEAR_AT(p, o, w.b, w.h, (int64_t)j, 0), p.o_stride_l, p.len_q - j,
+                   w.column, p.dv, x0, tile);
 }
 
 DEVICE void sum_chunks(const attn_linear_kparams &p)
@@ -158,7 +133,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     static_assert(CHUNKS >= CHUNKS_V, "a row of O has room where one of Q was");
     SHARED_MEMORY(memory);
     shared_output &mem = *(shared_output *)memory;
-    const chunk_work w = find_chunks(p, p.heads_q, p.len_q);
+    const chunk_work w = find_chunks(p, p.heads_q, p.len_q, p.dv);
     const bool sums = linear_has(p, LINEAR_NORMALIZE);
     const int chunks = ceil_div(w.end - w.first, CHUNK);
     warp_state my;
@@ -167,7 +142,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     fetch_chunk(p, w, mem, 0);
     device_wait_before();
     load_state(p, w, my);
-    share_state(my, sums, mem.s[0], mem.z[0], mem.lifted[0]);
+    share_state<false>(my, sums, mem.s[0], nullptr, mem.z[0], mem.lifted[0], 0);
     #pragma unroll 1
     for (int n = 0; n < chunks; n++) {
         const int at = n % STAGES, j = w.first + n * CHUNK;
@@ -185,15 +160,15 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
         if (adds) {
             uint32_t pairs[CHUNK / 16][4];
 
-            exponent = find_pairs(mem.k[at], q, pairs);
-            fold_chunk(mem.k[at], mem.v[at], sums, pairs, o, my);
+            exponent = find_pairs<false, false>(mem.k[at], q, pairs, [](float &, int, int) {});
+            fold_chunk<false>(mem.k[at], mem.v[at], sums, pairs, o, my);
         }
         read_state(mem.s[was], mem.z[was], mem.lifted[was], sums, q, o, exponent);
         if (adds) {
             was = (was + 1) % COPIES;
             if (COPIES == 1)
                 __syncthreads();
-            share_state(my, sums, mem.s[was], mem.z[was], mem.lifted[was]);
+            share_state<false>(my, sums, mem.s[was], nullptr, mem.z[was], mem.lifted[was], 0);
         }
         write_rows(p, w, j, tamed, exponent, mem.q[at], o);
     }

@@ -96,7 +96,9 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
             tile[place_of(row, column_of(n / 2, n % 2) / 4, CHUNKS)] = x;
         }
     }
-    store_rows(p, w, j, x0, tile);
+    if (p.want_o)
+        store_rows(p.o, LINEAR_AT(p, o, w.b, w.h, (int64_t)j, 0), p.o_stride_l, p.len_q - j,
+                   w.column, p.dv, x0, tile);
 }
 
 // S += K^T V of all chunks of a segment.
@@ -116,7 +118,7 @@ template <bool EXACT> DEVICE void walk_segment(const attn_linear_kparams &p)
     static_assert(CHUNKS >= CHUNKS_V, "a row of O has room where one of Q was");
     SHARED_MEMORY(memory);
     shared_output &mem = *(shared_output *)memory;
-    const chunk_work w = find_chunks(p, p.heads_q, p.len_q);
+    const chunk_work w = find_chunks(p, p.heads_q, p.len_q, p.dv);
     const bool sums = linear_has(p, LINEAR_NORMALIZE);
     const int chunks = ceil_div(w.end - w.first, CHUNK), warp = threadIdx.x / 32;
     warp_state my;
@@ -139,7 +141,8 @@ template <bool EXACT> DEVICE void walk_segment(const attn_linear_kparams &p)
         find_huge(mem.q[at], x0, down);
         read_state<EXACT>(mem.q[at], mem.s, mem.z, x0, sums, down, out);
         if (adds) {
-            find_pairs<EXACT>(mem.q[at], mem.k[at], x0, down);
+            find_pairs<EXACT, false>(mem.q[at], mem.k[at], x0, down,
+                                     [](float &, int, int) {});
             #pragma unroll 1
             for (int t = 0; t < CHUNK / 8; t++)
                 fold_tokens<EXACT>(mem.k[at], mem.v[at], t, sums, t * 8 <= x0 + 8, mem.q[at],

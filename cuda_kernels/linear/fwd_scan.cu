@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// linear/fwd_scan.cu: linear_fwd_chunk, the step between: from what segments add to the state
+// linear/fwd_scan.cu: linear_fwd_chunk and linear_bwd_chunk, the step between: from what segments add to the state
 // to the state before each of them.
 //
 // Computes  slot s = sum of the slots 0 .. s, in their order; in place (chunk.cuh)
@@ -40,9 +40,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void NAME(
     const __grid_constant__ attn_linear_kparams p)
 {
     constexpr int ROWS = THREADS / COLUMNS;
-    const chunk_work w = find_chunks(p, p.heads_kv, tokens_of_sums(p));
+    const chunk_work w = find_chunks(p, p.heads_kv, tokens_of_sums(p), p.dv);
     const int c = w.column + (int)threadIdx.x % COLUMNS, row = threadIdx.x / COLUMNS;
-    const int64_t stride = (int64_t)p.d * (p.dv + 1);
+    const int64_t stride = slot_floats(p);
     float *const first = find_slot(p, w, 0);
 
     device_let_next();

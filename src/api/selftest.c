@@ -295,7 +295,8 @@ static attn_status fit(const attn_ctx *ctx, const trial *t, attn_choice *choice)
         choice->step[i].round_heads = tiny.step[i].round_heads;
         choice->step[i].round_queries = tiny.step[i].round_queries;
     }
-    choice->workspace_bytes = attn_max(choice->workspace_bytes, tiny.workspace_bytes);
+    /* rows of the tiny problem, but pieces of the planned one */
+    choice->workspace_bytes += tiny.workspace_bytes;
     return ATTN_OK;
 }
 

@@ -61,6 +61,15 @@ static inline int64_t attn_segments_of(const attn_step *step, const attn_call *c
     return step->piece ? attn_max(attn_ceil_div(len, step->piece), 1) : 1;
 }
 
+/* States that the steps of linear attention keep of each batch and head. */
+static inline int64_t attn_slots_of(const attn_step *step, const attn_call *call)
+{
+    const int64_t len = step->merges_queries ? call->len_q : call->len_kv;
+
+    return step->merges ? 1 + attn_max(attn_ceil_div(len, step->merges), 1)
+                        : attn_segments_of(step, call);
+}
+
 static inline bool attn_is_there(const attn_tensor *t)
 {
     return t->type != ATTN_TYPE_NONE;

@@ -69,6 +69,9 @@ typedef struct attn_step {
     int64_t piece;               /* keys of a group; 0: all                    */
     int64_t merges;              /* keys of the pieces of an earlier step that this
                                     one brings together; 0: none              */
+    bool merges_queries;         /* ... queries, of linear attention           */
+    int64_t row_floats;          /* cuda, linear attention: of each query in the
+                                    workspace, before the states of segments  */
     int64_t columns;             /* of a value row, of a group; 0: all; times as many
                                     groups                                    */
     bool by_d;                   /* columns are of a query row, not a value row */

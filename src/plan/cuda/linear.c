@@ -1,6 +1,29 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/cuda/linear.c: what kernels of linear attention are told of a problem. */
-#include "plan/cuda/variants.h"
+/* plan/cuda/linear.c: what kernels of linear attention are told of a problem, and how its
+ * sequence is cut. */
+#include "plan/cuda/linear.h"
+
+#include "core/size.h"
+
+int64_t attn_cuda_linear_cut(const attn_caps *c, int64_t tokens, int64_t units,
+                             int64_t blocks)
+{
+    const int64_t chunks = attn_ceil_div(tokens, ATTN_CUDA_CHUNK);
+    const int64_t room = attn_max(c->compute_units, 1) * blocks;
+    const int64_t n = attn_min(room / attn_max(units, 1), chunks / ATTN_CUDA_LEAST_CHUNKS);
+
+    return n < 2 ? 0 : attn_ceil_div(chunks, n) * ATTN_CUDA_CHUNK;
+}
+
+bool attn_cuda_linear_aligned(const attn_problem *p)
+{
+    const int64_t each = 16 / (int64_t)attn_type_bytes(p->type);
+
+    for (int i = 0; i < attn_problem_layouts(p); i++)
+        if (p->layout[i] != ATTN_LAYOUT_16)
+            return false;
+    return p->d % each == 0 && p->dv % each == 0;
+}
 
 void attn_cuda_linear_step(const attn_problem *p, attn_step *step)
 {

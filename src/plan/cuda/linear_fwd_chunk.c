@@ -1,23 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* plan/cuda/linear_fwd_chunk.c: linear attention in chunks on tensor cores. */
 #include "core/size.h"
-#include "plan/cuda/variants.h"
-
-/* As cuda_kernels/linear/chunk.cuh, fwd_chunk_mma.cu and fwd_chunk_tf32.cu have them. */
-enum {
-    CHUNK = 64,
-    COLUMNS = 64,
-    THREADS = 128,
-    WARPS = THREADS / 32,
-    SCAN_THREADS = 256,
-    N_CLASSES = 2
-};
+#include "plan/cuda/linear.h"
 
 enum {
-    FEW_TOKENS = 32,   /* fewer are sooner taken one by one                        */
-    LEAST_PIECE = 128, /* tokens of the only one: a self-test has 67                */
-    LEAST_CHUNKS = 4,  /* of a segment, since its state costs as much as some rows */
-    MOST_ADDED = 8     /* states of segments that the last step adds up itself     */
+    N_CLASSES = 2,
+    FEW_TOKENS = 32 /* fewer are sooner taken one by one */
 };
 
 /* A class of head sizes: D is padded up to it. Chunks in shared memory, groups that a
@@ -69,30 +57,20 @@ typedef struct budget {
 
 static budget budget_of(const attn_problem *p, const class *k)
 {
-    const int64_t rows = (int64_t)attn_type_bytes(p->type) * k->stages * CHUNK;
+    const int64_t rows = (int64_t)attn_type_bytes(p->type) * k->stages * ATTN_CUDA_CHUNK;
 
     return (budget){
-        .keys = rows * (k->d + COLUMNS),
+        .keys = rows * (k->d + ATTN_CUDA_COLUMNS),
         .queries = rows * k->d,
-        .state = is_f32(p) ? 4 * k->d * (COLUMNS + 1)
-                           : k->copies * (2 * k->d * (COLUMNS + 8) + 4 * WARPS),
+        .state = is_f32(p) ? 4 * k->d * (ATTN_CUDA_COLUMNS + 1)
+                           : k->copies *
+                                 (2 * k->d * (ATTN_CUDA_COLUMNS + 8) + 4 * ATTN_CUDA_WARPS),
     };
 }
 
 static bool is_causal(const attn_problem *p)
 {
     return p->features & ATTN_FEAT_CAUSAL;
-}
-
-/* Tokens of a segment, so that all groups of so many heads run at once; 0: one segment. */
-static int64_t cut(const attn_problem *p, const attn_caps *c, int64_t tokens, int64_t heads)
-{
-    const int64_t chunks = attn_ceil_div(tokens, CHUNK);
-    const int64_t units = attn_max(p->b * heads * attn_ceil_div(p->dv, COLUMNS), 1);
-    const int64_t room = attn_max(c->compute_units, 1) * find_class(p)->blocks;
-    const int64_t n = attn_min(room / units, chunks / LEAST_CHUNKS);
-
-    return n < 2 ? 0 : attn_ceil_div(chunks, n) * CHUNK;
 }
 
 /* How a problem is cut: tokens of a segment of the first steps and of the last one, slots
@@ -104,19 +82,21 @@ typedef struct cuts {
 
 static cuts find_cuts(const attn_problem *p, const attn_caps *c)
 {
-    const int64_t units = p->b * p->hq * attn_ceil_div(p->dv, COLUMNS);
+    const int64_t slices = attn_ceil_div(p->dv, ATTN_CUDA_COLUMNS),
+                  blocks = find_class(p)->blocks;
     cuts x = { 0 };
 
     if (is_causal(p)) {
-        if (4 * units < 3 * c->compute_units)
-            x.sums = x.output = cut(p, c, p->lq, p->hq);
+        if (4 * p->b * p->hq * slices < 3 * c->compute_units)
+            x.sums = x.output =
+                attn_cuda_linear_cut(c, p->lq, p->b * p->hq * slices, blocks);
         x.slots = x.sums ? attn_ceil_div(p->lq, x.sums) : 1;
         return x;
     }
-    x.output = cut(p, c, p->lq, p->hq);
-    x.sums = cut(p, c, p->lk, p->hkv);
+    x.output = attn_cuda_linear_cut(c, p->lq, p->b * p->hq * slices, blocks);
+    x.sums = attn_cuda_linear_cut(c, p->lk, p->b * p->hkv * slices, blocks);
     if (!x.sums)
-        x.sums = attn_round_up(attn_max(p->lk, LEAST_PIECE), CHUNK);
+        x.sums = attn_round_up(attn_max(p->lk, ATTN_CUDA_LEAST_PIECE), ATTN_CUDA_CHUNK);
     x.slots = 1 + attn_max(attn_ceil_div(p->lk, x.sums), 1);
     return x;
 }
@@ -134,20 +114,10 @@ static bool work_bytes(const attn_problem *p, cuts x, int64_t *out)
                                 attn_mul(*out, 4 * p->d * (p->dv + 1), out));
 }
 
-static bool aligned(const attn_problem *p)
-{
-    const int64_t each = 16 / (int64_t)attn_type_bytes(p->type);
-
-    for (int i = 0; i < ATTN_TENSOR_COUNT; i++)
-        if (p->layout[i] != ATTN_LAYOUT_16)
-            return false;
-    return p->d % each == 0 && p->dv % each == 0;
-}
-
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
     const class *const k = find_class(p);
-    const double slices = (double)attn_ceil_div(p->dv, COLUMNS);
+    const double slices = (double)attn_ceil_div(p->dv, ATTN_CUDA_COLUMNS);
     int64_t bytes;
     budget b;
 
@@ -155,12 +125,13 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "wants compute capability 8.0 or more";
     if (!k || p->dv > 65536)
         return "D is over 128, or Dv over 65536";
-    if (!aligned(p))
+    if (!attn_cuda_linear_aligned(p))
         return "wants rows that are moved 16 bytes at a time, and whose bytes 16 divides";
     if (!attn_cuda_counts(p))
         return "the chunks of so many queries or keys end beyond 2^31 - 1";
     b = budget_of(p, k);
-    if (b.keys + b.queries + b.state > c->fast_bytes || SCAN_THREADS > c->max_group)
+    if (b.keys + b.queries + b.state > c->fast_bytes ||
+        ATTN_CUDA_SCAN_THREADS > c->max_group)
         return "chunks do not fit the shared memory, or a group the limit of threads";
     if ((double)p->b * (double)p->hq * slices > 0x1p31 - 1)
         return "more groups than a grid can have, 2^31 - 1";
@@ -184,11 +155,11 @@ static attn_step *add_step(const attn_problem *p, cuts x, const char *kernel, bo
 
     step->kernel = kernel;
     step->grouped = !output;
-    step->tile_q = step->tile_k = CHUNK;
-    step->columns = COLUMNS;
+    step->tile_q = step->tile_k = ATTN_CUDA_CHUNK;
+    step->columns = ATTN_CUDA_COLUMNS;
     step->piece = output ? x.output : x.sums;
     step->merges = is_causal(p) ? 0 : x.sums;
-    step->block = THREADS;
+    step->block = ATTN_CUDA_THREADS;
     step->overlaps = out->n_steps > 1;
     attn_cuda_linear_step(p, step);
     if (!output && !is_causal(p))
@@ -202,7 +173,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     const class *const k = find_class(p);
     const budget b = budget_of(p, k);
     const cuts x = find_cuts(p, c);
-    const bool scanned = x.slots > (is_causal(p) ? MOST_ADDED : 2);
+    const bool scanned = x.slots > (is_causal(p) ? ATTN_CUDA_MOST_ADDED : 2);
     const int which = is_f32(p) ? p->allow_tf32 != 0 : p->type == ATTN_BF16;
 
     out->splits = 0;
@@ -210,11 +181,12 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     if (has_slots(p, x))
         add_step(p, x, k->sums[which], false, scanned, out)->fast_bytes = b.keys;
     if (scanned)
-        add_step(p, x, "linear_fwd_scan", false, scanned, out)->block = SCAN_THREADS;
+        add_step(p, x, "linear_fwd_scan", false, scanned, out)->block =
+            ATTN_CUDA_SCAN_THREADS;
     add_step(p, x, k->output[which], true, scanned, out);
-    attn_choice_instance(out, "chunk%d,columns%d,states%lld,dim%d,d%lld,dv%lld,%s%s", CHUNK,
-                         COLUMNS, (long long)x.slots, k->d, (long long)p->d,
-                         (long long)p->dv, attn_type_name(p->type),
+    attn_choice_instance(out, "chunk%d,columns%d,states%lld,dim%d,d%lld,dv%lld,%s%s",
+                         ATTN_CUDA_CHUNK, ATTN_CUDA_COLUMNS, (long long)x.slots, k->d,
+                         (long long)p->d, (long long)p->dv, attn_type_name(p->type),
                          is_f32(p) && p->allow_tf32 ? ",tf32" : "");
     out->tile_reason = "segments: one where there are heads for three quarters of the "
                        "multiprocessors, else as many as run at once";

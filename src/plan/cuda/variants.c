@@ -41,6 +41,7 @@ const attn_variant *const *attn_cuda_variants(const attn_caps *caps)
         &attn_cuda_softmax_bwd_tile_variant,
         &attn_cuda_linear_fwd_chunk_variant,
         &attn_cuda_linear_fwd_recurrent_variant,
+        &attn_cuda_linear_bwd_chunk_variant,
         &attn_cuda_linear_bwd_recurrent_variant,
         NULL,
     };

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/cuda/linear.h: what the variants of linear attention in chunks share. */
+#ifndef ATTN_PLAN_CUDA_LINEAR_H
+#define ATTN_PLAN_CUDA_LINEAR_H
+
+#include "plan/cuda/variants.h"
+
+/* As cuda_kernels/linear/chunk.cuh, chunk_rows.cuh and fwd_scan.cu have them. */
+enum {
+    ATTN_CUDA_CHUNK = 64,
+    ATTN_CUDA_COLUMNS = 64,
+    ATTN_CUDA_THREADS = 128,
+    ATTN_CUDA_WARPS = ATTN_CUDA_THREADS / 32,
+    ATTN_CUDA_SCAN_THREADS = 256
+};
+
+enum {
+    ATTN_CUDA_LEAST_PIECE = 128, /* tokens of an only segment: a self-test has 67  */
+    ATTN_CUDA_LEAST_CHUNKS = 4,  /* of a segment, since its state costs as much as
+                                      some rows                                      */
+    ATTN_CUDA_MOST_ADDED = 8     /* states of segments that a walk adds up itself  */
+};
+
+/* Tokens of a segment, so that all groups run at once, `units` groups of each segment and so
+ * many `blocks` on a multiprocessor; 0: one segment. */
+int64_t attn_cuda_linear_cut(const attn_caps *c, int64_t tokens, int64_t units,
+                             int64_t blocks);
+
+/* Whether all rows are moved 16 bytes at a time, and 16 divides their bytes. */
+bool attn_cuda_linear_aligned(const attn_problem *p);
+
+#endif
