@@ -235,6 +235,67 @@ static void heads_of_any_size(void **state)
     }
 }
 
+/* Gradients likewise, behind delta; that of a bias before the cap, where there is one. */
+static void gradients_of_any_size(void **state)
+{
+    static const char *const kernels[] = {
+        "softmax_bwd_delta_f16",
+        "softmax_bwd_math_pack_f16_q",
+        "softmax_bwd_math_pack_f16_k",
+        "cublas_bwd_scores",
+        "softmax_bwd_math_weights_plain",
+        "softmax_bwd_math_bias",
+        "cublas_bwd_scores",
+        "softmax_bwd_math_weights_capped",
+        "cublas_bwd_q",
+        "softmax_bwd_math_unpack_f16_q",
+        "cublas_bwd_kv",
+        "softmax_bwd_math_unpack_f16_k",
+        "softmax_bwd_sinks",
+    };
+    enum { N = sizeof kernels / sizeof kernels[0] };
+    static const char problem[] =
+        "softmax_bwd:f16,b2,hq4,hkv2,lq70,lk90,d300,dv20,softcap=9,"
+        "bias=f32,sinks,grad=q+k+v+bias+sinks";
+    const attn_options named = { .size = sizeof named, .variant = "softmax_bwd_math" };
+    attn_choice c = plan_with(3, problem, NULL, 0);
+    attn_target t = target_of(3);
+    attn_problem p;
+
+    (void)state;
+    assert_string_equal(c.variant->name, "softmax_bwd_math");
+    assert_int_equal(c.n_steps, N);
+    for (int i = 0; i < N; i++) {
+        assert_string_equal(c.step[i].kernel, kernels[i]);
+        assert_int_equal(c.step[i].round_heads, 8);
+        assert_int_equal(c.step[i].round_queries, 70);
+    }
+    assert_int_equal(c.step[4].grad, ATTN_GRAD_BIAS);
+    assert_int_equal(c.step[11].over, ATTN_OVER_KEYS);
+    assert_int_equal(c.workspace_bytes, 4 * (8 * 70 + 8 * 70 * (3 * 300 + 20 + 2 * 90) +
+                                             4 * 90 * (3 * 300 + 2 * 20)) +
+                                            (4 << 20) + 256);
+    c = plan_with(3, "softmax_bwd:f32,b1,hq4,hkv2,lq50000,lk60000,d300,grad=k", NULL, 0);
+    assert_int_equal(c.step[0].round_heads, 2); /* those that share keys */
+    assert_true(c.step[0].round_queries < 50000);
+
+    check_ok(attn_problem_parse(&p, problem));
+    t.caps.max_group = 128;
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
+                "no group of 256 threads");
+    t.caps.blas = 0;
+    check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
+                "softmax_bwd_math: cuBLAS was not found");
+    t = target_of(3);
+    p.b = 1 << 20;
+    p.lq = 50000;
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
+                "more groups than a grid can have, 2^31 - 1");
+    p.features |= ATTN_FEAT_DROPOUT;
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
+                "does not take \"dropout\"");
+}
+
 /* Heads and queries of a round: within 256 MiB as long as one query is, 2^31 elements and
  * 65535 pairs. */
 static void rounds(void **state)
@@ -404,6 +465,7 @@ int main(void)
         cmocka_unit_test(pieces_as_asked),
         cmocka_unit_test(whole_rows),
         cmocka_unit_test(heads_of_any_size),
+        cmocka_unit_test(gradients_of_any_size),
         cmocka_unit_test(rounds),
         cmocka_unit_test(what_is_refused),
         cmocka_unit_test(naive_steps),

@@ -68,7 +68,14 @@ enum {
 };
 
 /* Bits of has: what this call of a backward brings, and asks for. */
-enum { HAS_GRAD_O = 1, HAS_GRAD_LSE = 2, HAS_GRAD_K = 4, HAS_GRAD_V = 8, HAS_GRAD_Q = 16 };
+enum {
+    HAS_GRAD_O = 1,
+    HAS_GRAD_LSE = 2,
+    HAS_GRAD_K = 4,
+    HAS_GRAD_V = 8,
+    HAS_GRAD_Q = 16,
+    HAS_GRAD_BIAS = 32
+};
 
 /* strides of a [B, H, L, D] view and where it starts in its buffer */
 #define VIEW_FIELDS(name)                                                     \

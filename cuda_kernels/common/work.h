@@ -21,4 +21,18 @@
 #define WORK_F(rows, all, keys, d, dv) (WORK_O(rows, all, keys, d, dv) + (rows) * (dv))
 #define WORK_END(rows, all, keys, d, dv) (WORK_F(rows, all, keys, d, dv) + (rows))
 
+/* The matrices of softmax_bwd_math, for each pair of a round, behind delta and in the same
+ * way: M(name, rows, columns); rows of all heads of a pair. The gradients of keys and values,
+ * first, since they stay while rounds of other queries go by, of which the last may have
+ * fewer rows; q, g (the gradient of O), k and v; q and k without what is not finite (_f);
+ * weights w and gradients of scores s; dQ. Behind them is the library's own room. */
+#define WORK_GRADIENTS(M) \
+    M(dk, keys, d) M(dvs, keys, dv) \
+    M(q, rows, d) M(q_f, rows, d) M(g, rows, dv) \
+    M(k, keys, d) M(k_f, keys, d) M(v, keys, dv) \
+    M(w, rows, keys) M(s, rows, keys) M(dq, rows, d)
+
+/* Floats that delta takes, [B, Hq, Lq], so that what is behind it begins at 64 bytes. */
+#define WORK_DELTA(queries) (((queries) + 15) / 16 * 16)
+
 #endif

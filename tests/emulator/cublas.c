@@ -92,10 +92,10 @@ cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void *workspace, size_t
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* C = alpha op(A) B + beta C for each pair, column after column, f32 sums; without beta C
+/* C = alpha op(A) op(B) + beta C for each pair, column after column, f32 sums; without beta C
  * is not read. */
 typedef struct product {
-    bool transposed;
+    bool transposed, b_transposed;
     int m, n, k, pairs;
     float alpha, beta;
     const float *a, *b;
@@ -114,7 +114,7 @@ static void multiply(const product *p, const float *a, const float *b, float *c)
 
             for (int x = 0; x < p->k; x++)
                 sum += a[p->transposed ? x + i * p->a_ld : i + x * p->a_ld] *
-                       b[x + j * p->b_ld];
+                       b[p->b_transposed ? j + x * p->b_ld : x + j * p->b_ld];
             *at = p->alpha * sum + (p->beta != 0.0f ? p->beta * *at : 0.0f);
         }
 }
@@ -138,11 +138,12 @@ cublasStatus_t cublasGemmStridedBatchedEx(
 {
     const char *const told = getenv("EMULATED_CUBLAS");
     const bool transposed = a_transpose == CUBLAS_OP_T;
+    const bool b_transposed = b_transpose == CUBLAS_OP_T;
 
     if (told)
         return (cublasStatus_t)atoi(told);
     if (m < 0 || n < 0 || k < 0 || batch_count < 0 || a_ld < (transposed ? k : m) ||
-        b_ld < k || c_ld < m || b_transpose != CUBLAS_OP_N || a_type != CUDA_R_32F ||
+        b_ld < (b_transposed ? n : k) || c_ld < m || a_type != CUDA_R_32F ||
         b_type != CUDA_R_32F || c_type != CUDA_R_32F ||
         compute != CUBLAS_COMPUTE_32F_PEDANTIC || algorithm != CUBLAS_GEMM_DEFAULT)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -151,6 +152,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(
         return CUBLAS_STATUS_INTERNAL_ERROR;
     return emulated_enqueue(handle->stream, multiply_all,
                             &(product){ .transposed = transposed,
+                                        .b_transposed = b_transposed,
                                         .m = m,
                                         .n = n,
                                         .k = k,

@@ -145,11 +145,12 @@ static matrices matrices_of(const attn_cu_job *job)
     ((x)->work + WORK_##which((x)->pairs * (x)->rows, (x)->pairs * (x)->keys, (x)->keys, \
                               (x)->d, (x)->dv))
 
-/* As cuBLAS sees it, column after column: C = op(A) B for each pair, C [rows][m], B
- * [rows][k]; A is [k][m], or [m][k] and transposed. */
+/* As cuBLAS sees it, column after column: C = op(A) op(B) for each pair, C [n][m]; A is
+ * [k][m], or [m][k] and transposed; B is [n][k], or [k][n] and transposed. `more`: it is
+ * added to C. */
 typedef struct factors {
-    bool transposed;
-    int64_t m, k;
+    bool a_transposed, b_transposed, more;
+    int64_t pairs, m, n, k;
     const float *a, *b;
     float *c;
 } factors;
@@ -157,41 +158,45 @@ typedef struct factors {
 /* In spans, lest errors grow with the number of keys. Pedantic: f32 throughout, whatever
  * the library's defaults and its environment say. The planner chose rounds whose sizes fit
  * ints. The handle is ours, its stream is set. */
-static attn_status multiply(const attn_device *dev, const matrices *x, const factors *f)
+static attn_status multiply(const attn_device *dev, const factors *f)
 {
     const attn_cublas *blas = dev->blas;
-    const cublasOperation_t op = f->transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const int a_ld = (int)(f->transposed ? f->k : f->m);
+    const cublasOperation_t op_a = f->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t op_b = f->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int64_t a_step = f->a_transposed ? 1 : f->m, b_step = f->b_transposed ? f->n : 1;
+    const int a_ld = (int)(f->a_transposed ? f->k : f->m);
+    const int b_ld = (int)(f->b_transposed ? f->n : f->k);
     const float one = 1.0f, zero = 0.0f;
     attn_status st = ATTN_OK;
 
-    assert(x->pairs * x->rows * x->keys <= INT32_MAX);
+    assert(f->pairs * f->n * f->k <= INT32_MAX && f->pairs * f->n * f->m <= INT32_MAX);
     for (int64_t i = 0; i < f->k; i += SPAN)
-        BLAS(cublasGemmStridedBatchedEx, dev->products->handle, op, CUBLAS_OP_N, (int)f->m,
-             (int)x->rows, (int)attn_min(SPAN, f->k - i), &one,
-             f->a + (f->transposed ? i : i * f->m), CUDA_R_32F, a_ld, f->k * f->m, f->b + i,
-             CUDA_R_32F, (int)f->k, f->k * x->rows, i ? &one : &zero, f->c, CUDA_R_32F,
-             (int)f->m, f->m * x->rows, (int)x->pairs, CUBLAS_COMPUTE_32F_PEDANTIC,
-             CUBLAS_GEMM_DEFAULT);
+        BLAS(cublasGemmStridedBatchedEx, dev->products->handle, op_a, op_b, (int)f->m,
+             (int)f->n, (int)attn_min(SPAN, f->k - i), &one, f->a + i * a_step, CUDA_R_32F,
+             a_ld, f->k * f->m, f->b + i * b_step, CUDA_R_32F, b_ld, f->k * f->n,
+             i || f->more ? &one : &zero, f->c, CUDA_R_32F, (int)f->m, f->m * f->n,
+             (int)f->pairs, CUBLAS_COMPUTE_32F_PEDANTIC, CUBLAS_GEMM_DEFAULT);
 fail:
     return st;
 }
 
-/* cuBLAS's room is the caller's, behind the matrices: one of the handle would be shared by
- * all streams. Setting the stream takes it away, so it is set after that. */
-static attn_status product(attn_device *dev, const attn_cu_job *job, const matrices *x,
-                           const factors *f)
+/* n products, after one another. cuBLAS's room is the caller's, behind the matrices, which
+ * end there: one of the handle would be shared by all streams. Setting the stream takes it
+ * away, so it is set after that. */
+static attn_status products(attn_device *dev, const attn_cu_job *job, const float *end,
+                            const factors f[], int n)
 {
     const attn_cublas *blas = dev->blas;
     attn_cu_products *const products = dev->products;
-    const uintptr_t end = (uintptr_t)AT(x, END);
-    void *const room = (void *)(end + (ALIGNMENT - end % ALIGNMENT) % ALIGNMENT);
+    const uintptr_t after = (uintptr_t)end;
+    void *const room = (void *)(after + (ALIGNMENT - after % ALIGNMENT) % ALIGNMENT);
     attn_status st = ATTN_OK;
 
     pthread_mutex_lock(&products->lock);
     BLAS(cublasSetStream, products->handle, job->stream);
     BLAS(cublasSetWorkspace, products->handle, room, (size_t)job->step->scratch_bytes);
-    st = multiply(dev, x, f);
+    for (int i = 0; i < n && st == ATTN_OK; i++)
+        st = multiply(dev, &f[i]);
 fail:
     pthread_mutex_unlock(&products->lock);
     return st;
@@ -200,31 +205,123 @@ fail:
 static attn_status scores(attn_device *dev, const attn_cu_job *job)
 {
     const matrices x = matrices_of(job);
+    const factors f = { .a_transposed = true,
+                        .pairs = x.pairs,
+                        .m = x.keys,
+                        .n = x.rows,
+                        .k = x.d,
+                        .a = AT(&x, K),
+                        .b = x.work,
+                        .c = AT(&x, S) };
 
-    return product(dev, job, &x,
-                   &(factors){ .transposed = true,
-                               .m = x.keys,
-                               .k = x.d,
-                               .a = AT(&x, K),
-                               .b = x.work,
-                               .c = AT(&x, S) });
+    return products(dev, job, AT(&x, END), &f, 1);
 }
 
 static attn_status output(attn_device *dev, const attn_cu_job *job)
 {
     const matrices x = matrices_of(job);
+    const factors f = { .pairs = x.pairs,
+                        .m = x.dv,
+                        .n = x.rows,
+                        .k = x.keys,
+                        .a = AT(&x, V),
+                        .b = AT(&x, S),
+                        .c = AT(&x, O) };
 
     if (job->call->args->o.type == ATTN_TYPE_NONE) /* V was not packed */
         return ATTN_OK;
-    return product(
-        dev, job, &x,
-        &(factors){
-            .m = x.dv, .k = x.keys, .a = AT(&x, V), .b = AT(&x, S), .c = AT(&x, O) });
+    return products(dev, job, AT(&x, END), &f, 1);
+}
+
+/* The matrices of a round of gradients, and where they end. */
+typedef struct gradients {
+    int64_t pairs, rows, keys, d, dv;
+#define PLACE(name, rows, columns) float *name;
+    WORK_GRADIENTS(PLACE)
+#undef PLACE
+    float *end;
+} gradients;
+
+static gradients gradients_of(const attn_cu_job *job)
+{
+    const attn_call *call = job->call;
+    const matrices x = matrices_of(job);
+    float *at = x.work + WORK_DELTA(call->batch * call->heads_q * call->len_q);
+    gradients g = {
+        .pairs = x.pairs, .rows = x.rows, .keys = x.keys, .d = x.d, .dv = x.dv
+    };
+
+#define PLACE(name, rows, columns) \
+    g.name = at;                   \
+    at += g.pairs * g.rows * g.columns;
+    WORK_GRADIENTS(PLACE)
+#undef PLACE
+    g.end = at;
+    return g;
+}
+
+static bool is_there(const attn_tensor *t)
+{
+    return t->type != ATTN_TYPE_NONE;
+}
+
+/* Scores of the queries, and of the gradients of O. */
+static attn_status bwd_scores(attn_device *dev, const attn_cu_job *job)
+{
+    const attn_args *t = job->call->args;
+    const gradients g = gradients_of(job);
+    const bool both =
+        is_there(&t->grad_o) &&
+        (is_there(&t->grad_q) || is_there(&t->grad_k) || is_there(&t->grad_bias));
+    const factors f[] = {
+        { true, false, false, g.pairs, g.keys, g.rows, g.d, g.k, g.q, g.w },
+        { true, false, false, g.pairs, g.keys, g.rows, g.dv, g.v, g.g, g.s },
+    };
+
+    return products(dev, job, g.end, f, both ? 2 : 1);
+}
+
+static attn_status bwd_q(attn_device *dev, const attn_cu_job *job)
+{
+    const gradients g = gradients_of(job);
+    const factors f = {
+        false, false, false, g.pairs, g.d, g.rows, g.keys, g.k_f, g.s, g.dq
+    };
+
+    return products(dev, job, g.end, &f, 1);
+}
+
+/* Added to those of the rounds before it that had other queries of the same heads. */
+static attn_status bwd_kv(attn_device *dev, const attn_cu_job *job)
+{
+    const attn_args *t = job->call->args;
+    const gradients g = gradients_of(job);
+    const bool more = job->query > 0;
+    factors f[2];
+    int n = 0;
+
+    if (is_there(&t->grad_k))
+        f[n++] =
+            (factors){ false, true, more, g.pairs, g.d, g.keys, g.rows, g.q_f, g.s, g.dk };
+    if (is_there(&t->grad_v) && is_there(&t->grad_o))
+        f[n++] =
+            (factors){ false, true, more, g.pairs, g.dv, g.keys, g.rows, g.g, g.w, g.dvs };
+    return products(dev, job, g.end, f, n);
 }
 
 attn_cu_library *attn_cublas_step(const char *kernel)
 {
-    return !strcmp(kernel, "cublas_scores")   ? scores
-           : !strcmp(kernel, "cublas_output") ? output
-                                              : NULL;
+    static const struct {
+        const char *name;
+        attn_cu_library *library;
+    } steps[] = { { "cublas_scores", scores },
+                  { "cublas_output", output },
+                  { "cublas_bwd_scores", bwd_scores },
+                  { "cublas_bwd_q", bwd_q },
+                  { "cublas_bwd_kv", bwd_kv } };
+
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++)
+        if (!strcmp(kernel, steps[i].name))
+            return steps[i].library;
+    return NULL;
 }

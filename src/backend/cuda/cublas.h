@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* backend/cuda/cublas.h: cuBLAS, opened at run time, for the steps of softmax_fwd_math that
- * are products of matrices. */
+/* backend/cuda/cublas.h: cuBLAS, opened at run time, for the steps of softmax_fwd_math and
+ * softmax_bwd_math that are products of matrices. */
 #ifndef ATTN_CUDA_CUBLAS_H
 #define ATTN_CUDA_CUBLAS_H
 

@@ -44,7 +44,7 @@ struct attn_device {
 typedef struct attn_cu_job {
     const attn_step *step;
     const attn_call *call;
-    int64_t heads, queries;   /* of the round                                     */
+    int64_t heads, query, queries; /* of the round                                */
     CUstream stream;
 } attn_cu_job;
 

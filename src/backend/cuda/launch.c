@@ -53,7 +53,8 @@ static void fill_gradients(attn_kparams *a, const attn_args *t)
              (attn_is_there(&t->grad_lse) ? HAS_GRAD_LSE : 0) |
              (attn_is_there(&t->grad_k) ? HAS_GRAD_K : 0) |
              (attn_is_there(&t->grad_v) ? HAS_GRAD_V : 0) |
-             (attn_is_there(&t->grad_q) ? HAS_GRAD_Q : 0);
+             (attn_is_there(&t->grad_q) ? HAS_GRAD_Q : 0) |
+             (attn_is_there(&t->grad_bias) ? HAS_GRAD_BIAS : 0);
 }
 
 /* A tensor that was left out is all zero. */
@@ -186,6 +187,7 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
         return k->library(dev, &(attn_cu_job){ .step = step,
                                                .call = call,
                                                .heads = round->heads,
+                                               .query = round->query,
                                                .queries = round->queries,
                                                .stream = stream });
     if ((st = grid_size(dev, step, k, call, round, &groups)) != ATTN_OK)

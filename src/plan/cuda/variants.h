@@ -25,6 +25,7 @@ extern const attn_variant attn_cuda_softmax_fwd_mma_variant;
 extern const attn_variant attn_cuda_softmax_fwd_tile_variant;
 extern const attn_variant attn_cuda_softmax_fwd_naive_variant;
 extern const attn_variant attn_cuda_softmax_fwd_naive_copy_variant;
+extern const attn_variant attn_cuda_softmax_bwd_math_variant;
 extern const attn_variant attn_cuda_softmax_fwd_math_variant;
 extern const attn_variant attn_cuda_softmax_fwd_cudnn_variant;
 extern const attn_variant attn_cuda_softmax_bwd_wgmma_variant;
