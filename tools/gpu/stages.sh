@@ -47,7 +47,7 @@ validate() {
         --cases gradients --cases tests/cases/tensor_core_gradients.txt \
         --cases linear --cases tests/cases/linear_chunks.txt --cases tests/cases/dropout.txt &
     ONLY='opencl|host' bash tools/gpu/parallel.sh "$tools" "$reports" "${VALIDATE:-300}" --rounds 1 --repeat 2 \
-        --cases tiny --cases gradients --cases tests/cases/tiny_linear.txt \
+        --cases tiny --cases tests/cases/tiny_gradients.txt --cases tests/cases/tiny_linear.txt \
         --cases tests/cases/tiny_dropout.txt &
     timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
         --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu --variant softmax_fwd_mma \
