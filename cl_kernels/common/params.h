@@ -92,6 +92,8 @@
     VIEW_PARAMS(P, den) VIEW_PARAMS(P, state_in) VIEW_PARAMS(P, z_in) \
     LIST_PARAMS(P, lens_kv) P(LONG, status_offset) \
     P(INT, batch) P(INT, heads_q) P(INT, heads_kv) P(INT, len_q) P(INT, len_kv) \
+    P(INT, piece)      /* tokens of a segment; 0: all                        */ \
+    P(INT, merges)     /* full form: of one of an earlier step               */ \
     P(INT, has)        /* LHAS_ bits of the tensors that are there           */ \
     P(FLOAT, eps)
 

@@ -47,7 +47,7 @@ STAGE(stage_x, load_x, ROW, put_row)
 static inline void load_state(const attn_kparams *p, const chunk_unit *u,
                               const chunk_local *l)
 {
-    const int there = PIECE > 0 ? 1 : !FEAT_CAUSAL;
+    const int there = p->piece > 0 ? 1 : !FEAT_CAUSAL;
     const int last = FEAT_CAUSAL ? u->segment : slots_of(p, u) - 1;
     const __global float *const slot = find_slot(p, u, 0);
 
@@ -216,7 +216,7 @@ void attn_linear_bwd_chunk(SIGNATURE(LINEAR_BWD_PARAMS))
     floatv kept[ROWS_O][RN];
 
     find_chunks(&p, SCAN == SCAN_Q ? p.heads_q : p.heads_kv, tokens, &u);
-    find_tokens(&u, tokens);
+    find_walk(&p, &u, tokens);
     heads = REVERSED ? u.share : 1;
     x_end = SCAN == SCAN_Q ? u.end : min(u.end, u.keys);
     y_end = SCAN == SCAN_Q ? min(u.end, u.keys) : u.end;

@@ -60,7 +60,7 @@ void attn_linear_bwd_chunk_sums(SIGNATURE(LINEAR_BWD_PARAMS))
     int end, chunks, heads;
 
     find_chunks(&p, p.heads_kv, tokens_of_sums(&p), &u);
-    find_tokens(&u, tokens_of_sums(&p));
+    find_walk(&p, &u, tokens_of_sums(&p));
     heads = SCAN == SCAN_Q ? 1 : u.share;
     end = SCAN == SCAN_Q ? min(u.end, u.keys) : u.end;
     /* at least one, of nothing: PoCL's loops with barriers must run */

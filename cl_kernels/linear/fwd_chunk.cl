@@ -35,7 +35,7 @@ typedef struct chunk_local {
 static inline void load_state(const attn_kparams *p, const chunk_unit *u,
                               const chunk_local *l)
 {
-    const int there = PIECE > 0 ? 1 : FEAT_CAUSAL ? FEAT_STATE : 1;
+    const int there = p->piece > 0 ? 1 : FEAT_CAUSAL ? FEAT_STATE : 1;
     const int last = there ? FEAT_CAUSAL ? u->segment : slots_of(p, u) - 1 : -1;
     const long stride = (long)D * (DV + 1);
     const __global float *const slot = find_slot(p, u, 0);

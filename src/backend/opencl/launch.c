@@ -330,7 +330,7 @@ static attn_status enqueue_step(attn_device *dev, const attn_cl_target *to,
         cl_uint n;
         const attn_cl_param *params = attn_cl_linear_params(k->name, &n);
 
-        attn_cl_linear_fill(&linear, call);
+        attn_cl_linear_fill(&linear, step, call);
         return attn_cl_enqueue(to, k, params, n, &linear, global, (size_t)step->block,
                                done);
     }

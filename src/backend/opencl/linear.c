@@ -95,7 +95,7 @@ static cl_int has_of(const attn_args *t)
         a->name##_stride_d = t->name.stride[3];                                   \
     } while (0)
 
-void attn_cl_linear_fill(attn_cl_linear *to, const attn_call *call)
+void attn_cl_linear_fill(attn_cl_linear *to, const attn_step *step, const attn_call *call)
 {
     const attn_args *t = call->args;
     const cl_mem spare = find_spare(t);
@@ -131,6 +131,8 @@ void attn_cl_linear_fill(attn_cl_linear *to, const attn_call *call)
     a->heads_kv = (cl_int)call->heads_kv;
     a->len_q = (cl_int)call->len_q;
     a->len_kv = (cl_int)call->len_kv;
+    a->piece = (cl_int)step->piece;
+    a->merges = (cl_int)step->merges;
     a->has = has_of(t);
     a->eps = call->eps;
     a->scale = call->scale;

@@ -14,6 +14,6 @@ typedef struct attn_cl_linear {
 bool attn_cl_is_linear(const char *kernel);
 const attn_cl_param *attn_cl_linear_params(const char *kernel, cl_uint *n);
 
-void attn_cl_linear_fill(attn_cl_linear *a, const attn_call *call);
+void attn_cl_linear_fill(attn_cl_linear *a, const attn_step *step, const attn_call *call);
 
 #endif

@@ -148,6 +148,7 @@ static attn_step *add_step(const attn_problem *p, const attn_chunk_shape *shape,
     step->grad = attn_linear_scan_grads[s] & p->grad;
     step->grouped = summed || s != ATTN_SCAN_Q;
     step->by_d = s != ATTN_SCAN_V;
+    step->merges = is_causal(p) ? 0 : x.sums;
     if (!is_causal(p) && keys)
         step->over = ATTN_OVER_KEY_STATES;
     attn_step_define(step, "SCAN", s);

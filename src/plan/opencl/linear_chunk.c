@@ -220,16 +220,9 @@ attn_step *attn_chunk_step(const attn_problem *p, const attn_chunk_shape *s,
         const char *name;
         int64_t value;
     } all[] = {
-        { "CHUNK", s->chunk },
-        { "COLUMNS", s->columns },
-        { "ITEMS", s->items },
-        { "VW", s->vw },
-        { "RN", s->rn },
-        { "ROWS_P", s->rows_p },
-        { "ROWS_O", s->rows_o },
-        { "ROWS_S", s->rows_s },
-        { "PIECE", summed ? x.sums : x.output },
-        { "SUMS_PIECE", x.sums },
+        { "CHUNK", s->chunk },   { "COLUMNS", s->columns }, { "ITEMS", s->items },
+        { "VW", s->vw },         { "RN", s->rn },           { "ROWS_P", s->rows_p },
+        { "ROWS_O", s->rows_o }, { "ROWS_S", s->rows_s },
     };
     attn_step *step = attn_opencl_linear_step(p, kernel, out);
 
