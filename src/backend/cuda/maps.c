@@ -58,7 +58,8 @@ void attn_cu_make_maps(const attn_device *dev, const attn_step *step, const attn
     memset(out, 0, sizeof *out);
     out->there =
         a->block_table.type == ATTN_TYPE_NONE &&
-        encode(dev, &a->q, step->d, queries, call->heads_q, batch_q, step->box_q, &out->q) &&
+        encode(dev, &a->q, step->d, queries, call->heads_q, batch_q, step->box_q,
+               &out->q) &&
         (!attn_is_there(&a->grad_o) ||
          encode(dev, &a->grad_o, step->dv, queries, call->heads_q, batch_q, step->box_q,
                 &out->o)) &&

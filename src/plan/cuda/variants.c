@@ -27,24 +27,16 @@ bool attn_cuda_counts(const attn_problem *p)
 const attn_variant *const *attn_cuda_variants(const attn_caps *caps)
 {
     static const attn_variant *const list[] = {
-        &attn_cuda_softmax_fwd_split_mma_variant,
-        &attn_cuda_softmax_fwd_split_variant,
-        &attn_cuda_softmax_fwd_wgmma_variant,
-        &attn_cuda_softmax_fwd_mma_variant,
-        &attn_cuda_softmax_fwd_tile_variant,
-        &attn_cuda_softmax_fwd_math_variant,
+        &attn_cuda_softmax_fwd_split_mma_variant, &attn_cuda_softmax_fwd_split_variant,
+        &attn_cuda_softmax_fwd_wgmma_variant,     &attn_cuda_softmax_fwd_mma_variant,
+        &attn_cuda_softmax_fwd_tile_variant,      &attn_cuda_softmax_fwd_math_variant,
         &attn_cuda_softmax_fwd_cudnn_variant, /* by name, as all that follow */
-        &attn_cuda_softmax_fwd_naive_variant,
-        &attn_cuda_softmax_fwd_naive_copy_variant,
+        &attn_cuda_softmax_fwd_naive_variant,     &attn_cuda_softmax_fwd_naive_copy_variant,
         &attn_cuda_softmax_bwd_wgmma_variant, /* gradients */
-        &attn_cuda_softmax_bwd_mma_variant,
-        &attn_cuda_softmax_bwd_tile_variant,
-        &attn_cuda_softmax_bwd_math_variant,
-        &attn_cuda_linear_fwd_chunk_variant,
-        &attn_cuda_linear_fwd_recurrent_variant,
-        &attn_cuda_linear_bwd_chunk_variant,
-        &attn_cuda_linear_bwd_recurrent_variant,
-        NULL,
+        &attn_cuda_softmax_bwd_mma_variant,       &attn_cuda_softmax_bwd_tile_variant,
+        &attn_cuda_softmax_bwd_math_variant,      &attn_cuda_linear_fwd_chunk_variant,
+        &attn_cuda_linear_fwd_recurrent_variant,  &attn_cuda_linear_bwd_chunk_variant,
+        &attn_cuda_linear_bwd_recurrent_variant,  NULL,
     };
 
     (void)caps;
