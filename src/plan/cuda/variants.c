@@ -26,6 +26,8 @@ bool attn_cuda_counts(const attn_problem *p)
 
 const attn_variant *const *attn_cuda_variants(const attn_caps *caps)
 {
+    /* a row for each, best first */
+    /* clang-format off */
     static const attn_variant *const list[] = {
         &attn_cuda_softmax_fwd_split_mma_variant, &attn_cuda_softmax_fwd_split_variant,
         &attn_cuda_softmax_fwd_wgmma_variant,     &attn_cuda_softmax_fwd_mma_variant,
@@ -38,6 +40,7 @@ const attn_variant *const *attn_cuda_variants(const attn_caps *caps)
         &attn_cuda_linear_fwd_recurrent_variant,  &attn_cuda_linear_bwd_chunk_variant,
         &attn_cuda_linear_bwd_recurrent_variant,  NULL,
     };
+    /* clang-format on */
 
     (void)caps;
     return list;
