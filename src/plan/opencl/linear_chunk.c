@@ -155,7 +155,8 @@ attn_chunk_cuts attn_chunk_cut_causal(const attn_chunk_scan *x, const attn_chunk
     const int64_t groups = units * slices_of(x, s);
     attn_chunk_cuts cuts = { .slots = 1 };
 
-    if (2 * groups < room_of(c))
+    /* half of a GPU's room still keeps all of its units busy */
+    if ((c->kind == ATTN_DEVICE_CPU ? 1 : 2) * groups < room_of(c))
         cuts.sums = cuts.output = cut(s, c, groups, tokens);
     if (cuts.sums)
         cuts.slots = attn_ceil_div(tokens, cuts.sums);
