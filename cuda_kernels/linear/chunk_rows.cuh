@@ -12,7 +12,10 @@ constexpr int MT = DIM / 16 / WARPS;                             // of the state
 
 // Where chunk c of a row lies: exchanged by the row's number (xor), so that eight rows lie in
 // different banks.
-DEVICE int place_of(int row, int c, int chunks) { return row * chunks + (c ^ (row & 7)); }
+DEVICE int place_of(int row, int c, int chunks)
+{
+    return row * chunks + (c ^ (chunks < 8 ? row / 2 & 3 : row & 7));
+}
 
 // Element i of a tensor.
 DEVICE char *at_element(const void *x, int64_t i) { return (char *)x + i * (16 / EACH); }

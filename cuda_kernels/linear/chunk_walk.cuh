@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// linear/chunk_walk.cuh: the ways over a segment's chunks, whatever multiplies them. STAGES,
-// and what chunk_mma.cuh or chunk_tf32.cuh has, are defined before.
+// linear/chunk_walk.cuh: the ways over a segment's chunks, whatever multiplies them. STAGES and
+// SUM_STAGES, the chunks in shared memory of a walk and of sums, and what chunk_mma.cuh or
+// chunk_tf32.cuh has, are defined before. All but one of them are on their way.
 #pragma once
 
 struct shared_sums {
-    float4 k[STAGES][CHUNK * CHUNKS], v[STAGES][CHUNK * CHUNKS_V];
+    float4 k[SUM_STAGES][CHUNK * CHUNKS], v[SUM_STAGES][CHUNK * CHUNKS_V];
 };
 
 // Whether the chunk from token j on has keys to add.
@@ -29,12 +30,21 @@ DEVICE void fetch_chunk(const attn_linear_kparams &p, const chunk_work &w, MEM &
     device_commit();
 }
 
+// The first chunks of a walk.
+template <class MEM>
+DEVICE void fetch_first(const attn_linear_kparams &p, const chunk_work &w, MEM &mem)
+{
+    #pragma unroll 1
+    for (int n = 0; n < max(STAGES - 1, 1); n++)
+        fetch_chunk(p, w, mem, n);
+}
+
 // The chunk that begins with token j is there, phi taken, for all threads.
 template <class MEM>
 DEVICE void await_chunk(const attn_linear_kparams &p, const chunk_work &w, MEM &mem, int at,
                         int j)
 {
-    device_copied<0>();
+    device_copied<(STAGES > 1 ? STAGES - 2 : 0)>();
     take_phi(p, mem.q[at], j, p.len_q);
     if (adds_at(p, w, j))
         take_phi(p, mem.k[at], j, w.keys);
@@ -95,30 +105,27 @@ template <class FOLD> DEVICE void sum_segment(const attn_linear_kparams &p, cons
         return;
 
     const auto fetch = [&](int n) {
-        const int j = w.first + (chunks - 1 - n) * CHUNK;
+        const int j = w.first + (chunks - 1 - n) * CHUNK, at = n % SUM_STAGES;
 
         if (n < chunks) {
-            fetch_k(p, w, mem.k[n % STAGES], j);
-            fetch_v(p, w, mem.v[n % STAGES], j);
+            fetch_k(p, w, mem.k[at], j);
+            fetch_v(p, w, mem.v[at], j);
         }
         device_commit();
     };
 
-    fetch(0);
+    #pragma unroll 1
+    for (int n = 0; n < SUM_STAGES - 1; n++)
+        fetch(n);
     #pragma unroll 1
     for (int n = 0; n < chunks; n++) {
-        const int at = n % STAGES;
+        const int at = n % SUM_STAGES;
 
-        device_copied<0>();
+        device_copied<SUM_STAGES - 2>();
         take_phi(p, mem.k[at], w.first + (chunks - 1 - n) * CHUNK, w.keys);
         __syncthreads();
-        if (STAGES > 1)
-            fetch(n + 1);
+        fetch(n + SUM_STAGES - 1);
         fold(mem.k[at], mem.v[at], my);
-        if (STAGES == 1) {
-            __syncthreads();
-            fetch(n + 1);
-        }
     }
 
     float *const slot = find_slot(p, w, w.segment + 1);

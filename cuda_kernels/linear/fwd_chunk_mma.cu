@@ -11,8 +11,8 @@
 // Grid      1-D, ceil(Dv / COLUMNS) * segments * heads * B groups, columns fastest; _sums has
 //           the key/value heads, _output all heads, each of which walks its keys again
 // Block     128 threads, 1-D: of a chunk a warp has 16 queries, of the state D / 4 rows
-// Shared    dynamic: two chunks of K and V, and Q; S and z of the chunk before in the type.
-//           O leaves through the warp's own rows of Q
+// Shared    dynamic: two chunks of K and V, and Q, of _sums four; S and z of the chunk before
+//           in the type. O leaves through the warp's own rows of Q
 // Barriers  one a chunk, two for D over 64
 // Layout    rows of Q, K, V and O 16 bytes at a time. work: chunk.cuh
 // Numerics  sums, S and z f32, S and P = Q K^T rounded to the type where they are operands, z
@@ -38,7 +38,7 @@
 
 #include "linear/chunk_mma_products.cuh"
 
-constexpr int STAGES = 2;
+constexpr int STAGES = 2, SUM_STAGES = 4;
 constexpr int COPIES = DIM > 64 ? 1 : 2;    // of S in the type: with two, one barrier less
 constexpr int BLOCKS = DIM > 64 ? 2 : 3;    // groups on a multiprocessor
 
@@ -120,7 +120,6 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
 
 DEVICE void sum_chunks(const attn_linear_kparams &p)
 {
-    static_assert(sizeof(shared_sums) <= 32 * (DIM + COLUMNS) * 8, "the planner's budget");
     const bool sums = linear_has(p, LINEAR_NORMALIZE);
 
     sum_segment(p, [&](const float4 *k, const float4 *v, warp_state &my) {
@@ -139,7 +138,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     warp_state my;
     int was = 0;    // the copy of S that is read
 
-    fetch_chunk(p, w, mem, 0);
+    fetch_first(p, w, mem);
     device_wait_before();
     load_state(p, w, my);
     share_state<false>(my, sums, mem.s[0], nullptr, mem.z[0], mem.lifted[0], 0);
@@ -153,7 +152,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
         int exponent = 0;
 
         await_chunk(p, w, mem, at, j);
-        fetch_chunk(p, w, mem, n + 1);
+        fetch_chunk(p, w, mem, n + STAGES - 1);
         load_queries(mem.q[at], q);
         if constexpr (TYPE == TYPE_BF16)
             tame_queries(q, tamed);

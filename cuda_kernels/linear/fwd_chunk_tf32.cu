@@ -31,7 +31,7 @@
 
 #include "linear/chunk_tf32_products.cuh"
 
-constexpr int STAGES = DIM > 64 ? 1 : 2;
+constexpr int STAGES = DIM > 64 ? 1 : 2, SUM_STAGES = DIM > 64 ? 2 : 3;
 constexpr int BLOCKS = 2;    // groups on a multiprocessor
 
 #include "linear/chunk_walk.cuh"
@@ -123,7 +123,7 @@ template <bool EXACT> DEVICE void walk_segment(const attn_linear_kparams &p)
     const int chunks = ceil_div(w.end - w.first, CHUNK), warp = threadIdx.x / 32;
     warp_state my;
 
-    fetch_chunk(p, w, mem, 0);
+    fetch_first(p, w, mem);
     device_wait_before();
     load_state(p, w, my);
     share_state(my, mem.s, mem.z);
@@ -137,7 +137,7 @@ template <bool EXACT> DEVICE void walk_segment(const attn_linear_kparams &p)
 
         await_chunk(p, w, mem, at, j);
         if (STAGES > 1)
-            fetch_chunk(p, w, mem, n + 1);
+            fetch_chunk(p, w, mem, n + STAGES - 1);
         find_huge(mem.q[at], x0, down);
         read_state<EXACT>(mem.q[at], mem.s, mem.z, x0, sums, down, out);
         if (adds) {

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # Times shapes of softmax/fwd_mma.cu (or FILE=softmax/fwd_wgmma.cu, _tile.cu) on a GPU, no library
-# needed: compiles a copy of the file for each, side by side, then runs one after another.
+# needed: compiles a copy of the file for each, side by side, then runs one after another. With
+# FILE=linear/fwd_chunk_mma.cu the problems are those of try_linear.cu, and PART is output.
 #
 # usage: tools/gpu/try_shapes.sh TYPE DIM PART "PROBLEM;PROBLEM..." SHAPE...
 #
@@ -13,10 +14,14 @@
 #            the file alone; "s/this/that/" is an edit of all kernel files
 #
 #   tools/gpu/try_shapes.sh bf16 128 plain "4 16 16 4096 4096 0" as-is "mma<8, 1, 64, 1, true>"
+#   FILE=linear/fwd_chunk_mma.cu tools/gpu/try_shapes.sh bf16 64 output "4 16 4096 64 64 6" \
+#       as-is "s/STAGES = 2, SUM/STAGES = 3, SUM/"
 #   BIAS=bf16 OVER=hqk tools/gpu/try_shapes.sh bf16 64 all "4 32 32 4096 4096 1" as-is
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 file=${FILE:-softmax/fwd_mma.cu}
+try=tools/gpu/try_kernel.cu
+[ "${file%%/*}" = softmax ] || try=tools/gpu/try_linear.cu
 type=$1 dim=$2 part=$3 problems=$4
 shift 4
 PATH=$PATH:/usr/local/cuda/bin
@@ -40,7 +45,7 @@ fi
 n=0
 for shape in "$@"; do
     mkdir -p "$work/$n"
-    cp -r cuda_kernels/common cuda_kernels/softmax "$work/$n"
+    cp -r cuda_kernels/common cuda_kernels/softmax cuda_kernels/linear "$work/$n"
     case $shape in
     as-is) ;;
     s/*) sed -i -E "$shape" "$work/$n"/*/* ;;
@@ -48,7 +53,7 @@ for shape in "$@"; do
     esac
     nvcc -O3 -std=c++17 -gencode "arch=compute_${ARCH:-90a},code=sm_${ARCH:-90a}" -Xptxas -v -I "$work/$n" "${defines[@]}" ${extra:-} \
         -DNAME=attn_try -DKERNEL_FILE="\"$file\"" -DPART=_"$part" "-DUSED=$used" \
-        tools/gpu/try_kernel.cu -o "$work/$n/try" > "$work/$n/log" 2>&1 &
+        "$try" -o "$work/$n/try" > "$work/$n/log" 2>&1 &
     n=$((n + 1))
 done
 wait

@@ -8,12 +8,12 @@ enum {
     FEW_TOKENS = 32 /* fewer are sooner taken one by one */
 };
 
-/* A class of head sizes: D is padded up to it. Chunks in shared memory, groups that a
- * multiprocessor holds at once, copies of the state for all warps. Of two kernels each: f16
- * and bf16; f32 to full accuracy and in TF32. */
+/* A class of head sizes: D is padded up to it. Chunks in shared memory, of the last step and
+ * of sums, groups that a multiprocessor holds at once, copies of the state for all warps. Of
+ * two kernels each: f16 and bf16; f32 to full accuracy and in TF32. */
 typedef struct class
 {
-    int32_t d, stages, blocks, copies;
+    int32_t d, stages, sum_stages, blocks, copies;
     const char *sums[2], *output[2];
 } class;
 
@@ -26,12 +26,12 @@ typedef struct class
         "linear_fwd_chunk_tf32_d" dim part, "linear_fwd_chunk_tf32_d" dim part "_tf32" \
     }
 static const class classes_16[N_CLASSES] = {
-    { 64, 2, 3, 2, KERNELS_16("64", "_sums"), KERNELS_16("64", "_output") },
-    { 128, 2, 2, 1, KERNELS_16("128", "_sums"), KERNELS_16("128", "_output") },
+    { 64, 2, 4, 3, 2, KERNELS_16("64", "_sums"), KERNELS_16("64", "_output") },
+    { 128, 2, 4, 2, 1, KERNELS_16("128", "_sums"), KERNELS_16("128", "_output") },
 };
 static const class classes_32[N_CLASSES] = {
-    { 64, 2, 2, 1, KERNELS_32("64", "_sums"), KERNELS_32("64", "_output") },
-    { 128, 1, 2, 1, KERNELS_32("128", "_sums"), KERNELS_32("128", "_output") },
+    { 64, 2, 3, 2, 1, KERNELS_32("64", "_sums"), KERNELS_32("64", "_output") },
+    { 128, 1, 2, 2, 1, KERNELS_32("128", "_sums"), KERNELS_32("128", "_output") },
 };
 
 static bool is_f32(const attn_problem *p)
@@ -52,16 +52,17 @@ static const class *find_class(const attn_problem *p)
 
 /* Shared memory, line by line, as the kernels' structs have it. */
 typedef struct budget {
-    int64_t keys, queries, state;
+    int64_t sums, keys, queries, state;
 } budget;
 
 static budget budget_of(const attn_problem *p, const class *k)
 {
-    const int64_t rows = (int64_t)attn_type_bytes(p->type) * k->stages * ATTN_CUDA_CHUNK;
+    const int64_t row = (int64_t)attn_type_bytes(p->type) * ATTN_CUDA_CHUNK;
 
     return (budget){
-        .keys = rows * (k->d + ATTN_CUDA_COLUMNS),
-        .queries = rows * k->d,
+        .sums = row * k->sum_stages * (k->d + ATTN_CUDA_COLUMNS),
+        .keys = row * k->stages * (k->d + ATTN_CUDA_COLUMNS),
+        .queries = row * k->stages * k->d,
         .state = is_f32(p) ? 4 * k->d * (ATTN_CUDA_COLUMNS + 1)
                            : k->copies *
                                  (2 * k->d * (ATTN_CUDA_COLUMNS + 8) + 4 * ATTN_CUDA_WARPS),
@@ -130,7 +131,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     if (!attn_cuda_counts(p))
         return "the chunks of so many queries or keys end beyond 2^31 - 1";
     b = budget_of(p, k);
-    if (b.keys + b.queries + b.state > c->fast_bytes ||
+    if (attn_max(b.sums, b.keys + b.queries + b.state) > c->fast_bytes ||
         ATTN_CUDA_SCAN_THREADS > c->max_group)
         return "chunks do not fit the shared memory, or a group the limit of threads";
     if ((double)p->b * (double)p->hq * slices > 0x1p31 - 1)
@@ -179,7 +180,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     out->splits = 0;
     work_bytes(p, x, &out->workspace_bytes);
     if (has_slots(p, x))
-        add_step(p, x, k->sums[which], false, scanned, out)->fast_bytes = b.keys;
+        add_step(p, x, k->sums[which], false, scanned, out)->fast_bytes = b.sums;
     if (scanned)
         add_step(p, x, "linear_fwd_scan", false, scanned, out)->block =
             ATTN_CUDA_SCAN_THREADS;
