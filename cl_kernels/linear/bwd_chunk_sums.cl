@@ -57,18 +57,19 @@ void attn_linear_bwd_chunk_sums(SIGNATURE(LINEAR_BWD_PARAMS))
     const chunk_local l = { (__local float *)y4, (__local float *)w4, (__local float *)s4,
                             (__local float *)z4, cs };
     chunk_unit u;
-    int end, chunks, heads;
+    int end, last, chunks, heads;
 
     find_chunks(&p, p.heads_kv, tokens_of_sums(&p), &u);
     find_walk(&p, &u, tokens_of_sums(&p));
     heads = SCAN == SCAN_Q ? 1 : u.share;
-    end = SCAN == SCAN_Q ? min(u.end, u.keys) : u.end;
+    /* it needs no slot, but goes on all the same: PoCL 3.1 wrote one, behind the workspace,
+     * where the group left before the barriers */
+    last = FEAT_CAUSAL && u.segment == u.pieces - 1;
+    end = last ? u.first : SCAN == SCAN_Q ? min(u.end, u.keys) : u.end;
     /* at least one, of nothing: PoCL's loops with barriers must run */
     chunks = end > u.first ? CEIL_DIV(end - u.first, CHUNK) : 1;
     if (u.segment == (FEAT_CAUSAL ? u.pieces - 1 : 0))
         copy_first(&p, &u);
-    if (FEAT_CAUSAL && u.segment == u.pieces - 1)
-        return;
     for (int x = get_local_id(0); x < ES * COLUMNS; x += ITEMS)
         l.s[x] = 0.0f;
     for (int c = get_local_id(0); c < COLUMNS; c += ITEMS)
@@ -92,5 +93,6 @@ void attn_linear_bwd_chunk_sums(SIGNATURE(LINEAR_BWD_PARAMS))
         }
     }
     TOGETHER;
-    store_sums(&p, &u, &l);
+    if (!last)
+        store_sums(&p, &u, &l);
 }

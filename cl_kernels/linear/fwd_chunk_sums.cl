@@ -58,16 +58,17 @@ void attn_linear_fwd_chunk_sums(SIGNATURE(LINEAR_FWD_PARAMS))
     const chunk_local l = { (__local float *)k4, (__local float *)v4, (__local float *)s4,
                             sums };
     chunk_unit u;
-    int end, chunks;
+    int end, last, chunks;
 
     find_chunks(&p, p.heads_kv, tokens_of_sums(&p), &u);
-    end = min(u.end, u.keys);
+    /* it needs no slot, but goes on all the same: PoCL 3.1 wrote one, behind the workspace,
+     * where the group left before the barriers */
+    last = FEAT_CAUSAL && u.segment == u.pieces - 1;
+    end = last ? u.first : min(u.end, u.keys);
     /* at least one, of nothing: PoCL's loops with barriers must run */
     chunks = end > u.first ? CEIL_DIV(end - u.first, CHUNK) : 1;
     if (u.segment == (FEAT_CAUSAL ? u.pieces - 1 : 0))
         copy_state_in(&p, &u);
-    if (FEAT_CAUSAL && u.segment == u.pieces - 1)
-        return;
     for (int x = get_local_id(0); x < ES * COLUMNS; x += ITEMS)
         l.s[x] = 0.0f;
     for (int e = get_local_id(0); e < EP; e += ITEMS)
@@ -87,5 +88,6 @@ void attn_linear_fwd_chunk_sums(SIGNATURE(LINEAR_FWD_PARAMS))
             fold_chunk(l.s, l.z, l.k, l.v);
     }
     TOGETHER;
-    store_sums(&p, &u, &l);
+    if (!last)
+        store_sums(&p, &u, &l);
 }
