@@ -61,6 +61,7 @@ DEVICE void load_first(const attn_linear_kparams &p, const chunk_work &w, scan w
     z = {};
     if (!linear_has(p, LINEAR_SLOTS))
         return;
+    #pragma unroll SLOTS
     for (int slot = first_slot(p, w); slot <= last_slot(p, w); slot++) {
         const float *const from = find_slot(p, w, slot);
 

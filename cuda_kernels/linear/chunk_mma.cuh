@@ -77,7 +77,8 @@ DEVICE void add_sums(warp_state &my, int mt, const uint32_t (&a)[4])
     device_multiply<TYPE>(my.z[mt], a, ones(), ones());
 }
 
-// Adds a state's columns from `column` on, and z, if there is one.
+// Adds a slot's columns from `column` on, and z, if there is one. Rows of a state that is not
+// turned begin at multiples of 8 bytes.
 DEVICE void add_state(const float *s, const state_place &at, int column, const float *z,
                       warp_state &my)
 {
@@ -96,8 +97,13 @@ DEVICE void add_state(const float *s, const state_place &at, int column, const f
 
             if (c >= at.columns)
                 continue;
-            my.s[mt][n][half * 2] += s[r * at.pitch_r + c * at.pitch_c];
-            my.s[mt][n][half * 2 + 1] += s[r * at.pitch_r + (c + 1) * at.pitch_c];
+
+            const float *const from = s + r * at.pitch_r + c * at.pitch_c;
+            const float2 x = at.pitch_c == 1 ? *(const float2 *)from
+                                             : make_float2(from[0], from[at.pitch_c]);
+
+            my.s[mt][n][half * 2] += x.x;
+            my.s[mt][n][half * 2 + 1] += x.y;
         }
         if (z)
             my.z[mt][half * 2] += z[r];

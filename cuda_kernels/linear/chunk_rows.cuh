@@ -9,6 +9,7 @@ constexpr int EACH = TYPE == TYPE_F32 ? 4 : 8;                   // elements of 
 constexpr int CHUNKS = DIM / EACH, CHUNKS_V = COLUMNS / EACH;    // of 16 bytes, of a row
 constexpr int NT = COLUMNS / 8;                                  // operands of the columns
 constexpr int MT = DIM / 16 / WARPS;                             // of the state's rows, a warp
+constexpr int SLOTS = DIM > 64 ? 1 : 2;    // states of segments that are loaded at once
 
 // Where chunk c of a row lies: exchanged by the row's number (xor), so that eight rows lie in
 // different banks.

@@ -68,6 +68,7 @@ DEVICE void load_state(const attn_linear_kparams &p, const chunk_work &w, warp_s
     my = {};
     if (!has_slots(p))
         return;
+    #pragma unroll SLOTS
     for (int slot = first_slot(p, w); slot <= last_slot(p, w); slot++) {
         float *const from = find_slot(p, w, slot);
 
