@@ -25,7 +25,8 @@
 
 constexpr int CAN = CAN_ALL & ~FEAT_PAGES;
 
-extern "C" __global__ __launch_bounds__(256, TYPE == TYPE_F32 ? 2 : 3) void NAME(const __grid_constant__ attn_kparams p)
+extern "C" __global__ __launch_bounds__(256, TYPE == TYPE_F32 ? 2 : 3) void NAME(
+    const __grid_constant__ attn_kparams p)
 {
     const int lane = threadIdx.x % 32, tiles = ceil_div(p.round_queries, GROUP_ROWS);
     const int first = p.round_query + (int)(blockIdx.x % tiles) * GROUP_ROWS +

@@ -62,7 +62,9 @@ DEVICE void fetch_step(const attn_kparams &p, back_shared<T> &mem, const mma_ste
 
     for (int x = threadIdx.x; x < (T::LIFTS ? 3 : 2) * T::BN; x += T::THREADS) {
         const int of = x / T::BN, query = x % T::BN;
-        const float *const from = of == 0 ? mem.group.work.lse : of == 1 ? p.work : mem.group.work.size;
+        const float *const from = of == 0   ? mem.group.work.lse
+                                  : of == 1 ? p.work
+                                            : mem.group.work.size;
         float *const to = of == 0   ? mem.lse[slot]
                           : of == 1 ? mem.delta[slot]
                                     : mem.size[slot];
@@ -210,7 +212,8 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
     if (want_v)
         store_keys<T, CAN>(p, dv, warp * 16, p.grad_v,
                            ADDRESS_KEYS(p, grad_v, group.seq, group.b, group.owner),
-                           group.first, group.owned, p.dv, unlifted<TYPE>(DROPS ? p.drop_factor : 1.0f));
+                           group.first, group.owned, p.dv,
+                           unlifted<TYPE>(DROPS ? p.drop_factor : 1.0f));
 }
 
 #define JOIN(a, b) a##b

@@ -2,17 +2,18 @@
 // softmax/bwd_wgmma.cu: gradients of softmax attention on Hopper's tensor cores.
 //
 // Computes  dK and dV, and sums of which dQ is a multiple, as in include/attn/softmax.h
-// Method    bwd_mma.cu's, with warpgroups: one loads K and V of the group's keys, then Q and dO
-//           of one step after the other, the two others have 64 keys each. S^T = K Q^T and
-//           dP^T = V dO^T from shared memory; P^T and dS^T stay in the registers for dV += P^T
-//           dO and dK += dS^T Q, which run beside what follows; dS goes through shared memory
-//           for dS K, of which each warpgroup has half the columns. After J. Shah et al.,
-//           "FlashAttention-3" (2024)
+// Method    bwd_mma.cu's, with warpgroups, after J. Shah et al., "FlashAttention-3" (2024). Two
+//           have 64 keys each: S^T = K Q^T and dP^T = V dO^T from shared memory; P^T and dS^T
+//           stay in the registers for dV += P^T dO and dK += dS^T Q; dS goes through shared
+//           memory for dS K, of which each has half the columns. Of the third three warps load
+//           K and V, then Q and dO of one step after the other with LSE and delta; the last
+//           lets the copy engine add dQ to the sums when it is the group's turn
 // Grid      1-D, ceil(Lk / BM) * B * Hkv groups, in the order of tickets
 // Block     128 * (1 + WGS) threads, 1-D: the loading warpgroup first
-// Shared    dynamic: K, V; STAGES of Q and dO; two of dS; LSE and delta; barriers, work
-// Barriers  full and empty ones in shared memory for K and V and each stage; named ones for the
-//           loading warpgroup (1) and, once a step with dQ, the others (2)
+// Shared    dynamic: K, V; STAGES of Q and dO; two of dS; dQ on its way; LSE, delta; barriers, work
+// Barriers  full and empty ones in shared memory for K and V, each stage, dS and dQ; named ones
+//           for the loading warps (1) and, once a step with dQ where they are not apart, the
+//           warpgroups with keys (2)
 // Layout    Q, K, V, dO: rows of 16-byte chunks at multiples of 16 bytes; dK, dV any strides.
 //           work: bwd_mma_work.cuh
 // Numerics  as bwd_mma.cu
@@ -184,12 +185,6 @@ template <typename T> DEVICE void add_queries(const attn_kparams &p, back_shared
         if (!at.there)
             return;
     }
-}
-
-// Where chunk c of row r of a tile of keys lies.
-template <typename T> DEVICE int place_of_own(int r, int c)
-{
-    return c / 8 * T::BM * 8 + r * 8 + ((c ^ r) & 7);
 }
 
 template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_shared<T> &mem)

@@ -52,6 +52,12 @@ template <typename T> struct back_shared {
     back_group group;
 };
 
+// Where chunk c of row r of a tile of keys lies.
+template <typename T> DEVICE int place_of_own(int r, int c)
+{
+    return c / 8 * T::BM * 8 + r * 8 + ((c ^ r) & 7);
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // s = <own rows, rows> begins; own: the warpgroup's tile.
