@@ -232,6 +232,27 @@ static void forward_state(const work *w)
     }
 }
 
+/* O is given in its type, and dO O goes into every element of a row's dQ with the sum of the
+ * keys: where O's elements are rounded the same way, so far is dQ off. In halves of what a
+ * gradient may be off by. */
+static void allow_for_rounded_o(const work *w, int64_t g, int64_t i, double product)
+{
+    static const double halves[] = { [ATTN_F32] = 0x1p-23 / 1e-5,
+                                     [ATTN_F16] = 0x1p-10 / 3e-3,
+                                     [ATTN_BF16] = 0x1p-7 / 2e-2 };
+    const int64_t n = query_at(w, g, i), at_q = (g * w->d->len_q + i) * w->e;
+    const double moved = product * halves[w->d->type];
+
+    for (int64_t e = 0; e < w->e; e++) {
+        double z = w->p->z_in ? w->p->z_in[state_at(w) + e] : 0, by;
+
+        for (int64_t j = 0; j < seen(w, i); j++)
+            z += w->k[j * w->e + e];
+        by = w->slope_q[at_q + e] * moved * z;
+        add(w->p, LINEAR_GRAD_Q, n * w->e + e, 0, by * by);
+    }
+}
+
 /* What query i and head g add to all gradients. */
 static void backward_row(const work *w, int64_t g, int64_t i, double *num, double *square)
 {
@@ -239,6 +260,7 @@ static void backward_row(const work *w, int64_t g, int64_t i, double *num, doubl
     const int64_t n = query_at(w, g, i), at_q = (g * w->d->len_q + i) * w->e;
     const double *q = w->q + at_q, *grad = p->grad_o + n * w->m;
     double unused, den = numerator(w, g, i, num, square, &unused), c = 0, c_square = 0;
+    double product = 0;
 
     if (den == 0)
         return;
@@ -247,7 +269,9 @@ static void backward_row(const work *w, int64_t g, int64_t i, double *num, doubl
 
         c += term;
         c_square += term * term;
+        product += fabs(term);
     }
+    allow_for_rounded_o(w, g, i, product);
     for (int64_t e = 0; e < w->e; e++) {
         const double slope = w->slope_q[at_q + e];
         const int64_t s = state_at(w) + e;
