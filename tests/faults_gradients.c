@@ -211,6 +211,42 @@ static void nothing_to_see(const subject *who)
     backward_free(&x);
 }
 
+/* What is asked of a query without a key in sight, be it as large as f32 can tell, has nothing
+ * to do with the gradients of the others. */
+static void silent_rows(const subject *who)
+{
+    backward x;
+
+    backward_make(&x, who, "f16,b1,hq2,hkv1,lq96,lk64,d64,causal,align=br");
+    for (int i = 0; i < 32; i++)
+        x.grad_lse[i] = x.grad_lse[96 + i] = i % 2 ? 1e20f : INFINITY;
+    backward_compare(&x);
+    backward_is_zero(&x, Q, 0, 32 * 64);
+    backward_is_finite(&x);
+    backward_free(&x);
+}
+
+/* A head's dQ has the same bits whatever gradients come to the head that it shares keys with. */
+static void loud_heads(const subject *who)
+{
+    enum { HEAD = 64 * 64 };
+    backward x;
+    float *quiet;
+
+    backward_make(&x, who, "f16,b1,hq2,hkv1,lq64,lk64,d64");
+    for (int i = 0; i < 2 * HEAD; i++)
+        x.grad_o[i] *= 0.01f;
+    backward_compare(&x);
+    quiet = floats(HEAD);
+    memcpy(quiet, x.grad[Q] + HEAD, HEAD * sizeof *quiet);
+    for (int i = 0; i < HEAD; i++)
+        x.grad_o[i] *= 1e6f;
+    backward_run(&x);
+    assert_memory_equal(x.grad[Q] + HEAD, quiet, HEAD * sizeof *quiet);
+    free(quiet);
+    backward_free(&x);
+}
+
 /* H3: a buffer longer than its sequences. */
 static void tokens_behind(const subject *who)
 {
@@ -437,6 +473,8 @@ EACH_BACKWARD(single_rows, SMALL ",causal")
 EACH_BACKWARD(negative_sums, SMALL ",bias=f32")
 EACH_BACKWARD(large_scores, "f16,b1,hq1,hkv1,lq8,lk8,d8,causal")
 EACH_BACKWARD(nothing_to_see, SMALL ",packed")
+EACH_BACKWARD(silent_rows, "f16,b1,hq2,hkv1,lq8,lk8,d8,causal")
+EACH_BACKWARD(loud_heads, "f16,b1,hq2,hkv1,lq8,lk8,d8")
 EACH_BACKWARD(tokens_behind, SMALL ",packed")
 EACH_BACKWARD(odd_views, SMALL ",layout=any")
 EACH_BACKWARD(grouped_heads, SMALL)
@@ -453,6 +491,7 @@ int main(void)
         cmocka_unit_test(test_biases_that_hide), cmocka_unit_test(test_tails),
         cmocka_unit_test(test_single_rows),      cmocka_unit_test(test_negative_sums),
         cmocka_unit_test(test_large_scores),     cmocka_unit_test(test_nothing_to_see),
+        cmocka_unit_test(test_silent_rows),      cmocka_unit_test(test_loud_heads),
         cmocka_unit_test(test_tokens_behind),    cmocka_unit_test(test_odd_views),
         cmocka_unit_test(test_grouped_heads),    cmocka_unit_test(test_every_subset),
         cmocka_unit_test(test_expanded_biases),  cmocka_unit_test(test_long_rows),

@@ -141,13 +141,12 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
             __syncthreads();
         }
         if (T::LIFTS) {
-            const float now = find_lift<T>(mem.size[slot], mem.delta[slot], mem.largest,
-                                           DROPS ? p.drop_factor : 1.0f);
+            const float now = find_lift<T>(at, mem.size[slot], mem.delta[slot], mem.lse[slot],
+                                           mem.largest, DROPS ? p.drop_factor : 1.0f);
 
-            if (now < lift) {
-                #pragma unroll
-                for (int i = 0; i < T::DT * 4; i++)
-                    dk[i / 4][i % 4] *= now / lift;
+            // each head begins with its own: its bits are not another head's affair
+            if (now < lift || n == 0 || at.h != mem.step[(n + 3) % 4].h) {
+                move_sums<T>(dk, lift, now);
                 lift = now;
             }
         }

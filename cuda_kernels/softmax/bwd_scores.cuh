@@ -161,10 +161,11 @@ template <typename PLACE> DEVICE float find_largest(const float4 *v, int first, 
 }
 
 // The power of 2 that brings gradients of the scores of a step up to 2^15, for
-// |dS_ij| <= |dO_i| |v_j| factor + |delta_i|; the same for all threads of the group.
+// |dS_ij| <= |dO_i| |v_j| factor + |delta_i|; the same for all threads of the group. Queries that
+// see none of the keys, or have no weight for any, have no such gradients.
 template <typename T>
-DEVICE float find_lift(const float *size, const float *delta, const float *largest,
-                       float factor = 1.0f)
+DEVICE float find_lift(const mma_step &at, const float *size, const float *delta,
+                       const float *lse, const float *largest, float factor = 1.0f)
 {
     const int lane = threadIdx.x % 32;
     float v = largest[0], most = 0.0f;
@@ -174,7 +175,8 @@ DEVICE float find_lift(const float *size, const float *delta, const float *large
         v = fmaxf(v, largest[i]);
     v *= factor;
     for (int x = lane; x < T::BN; x += 32)
-        most = fmaxf(most, size[x] * v + fabsf(delta[x]));
+        if (x >= at.lo && x < at.n && fabsf(lse[x]) < INFINITE)
+            most = fmaxf(most, size[x] * v + fabsf(delta[x]));
     for (int mask = 1; mask < 32; mask *= 2)
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, mask));
 
@@ -182,6 +184,18 @@ DEVICE float find_lift(const float *size, const float *delta, const float *large
     const int exponent = (int)(__float_as_uint(most) >> 23);
 
     return __uint_as_float((uint32_t)clamp(127 + 15 + 126 - exponent, 8, 127 + 60) << 23);
+}
+
+// Moves sums from one power of 2 to another; two factors, since one may be too large for f32.
+template <typename T> DEVICE void move_sums(back_sums<T> &sums, float from, float to)
+{
+    const int up = (int)(__float_as_uint(to) >> 23) - (int)(__float_as_uint(from) >> 23);
+    const float half = __uint_as_float((uint32_t)(127 + up / 2) << 23);
+    const float rest = __uint_as_float((uint32_t)(127 + up - up / 2) << 23);
+
+    #pragma unroll
+    for (int i = 0; i < T::DT * 4; i++)
+        sums[i / 4][i % 4] = sums[i / 4][i % 4] * half * rest;
 }
 
 // dS^T of the warp's keys, warp_key the first, to shared memory.

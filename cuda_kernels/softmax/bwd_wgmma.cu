@@ -221,16 +221,17 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
     };
     const auto find_next_lift = [&](int i) {    // its Q has arrived
         const int slot = i % T::STAGES;
+        const mma_step &at = mem.step[i % STEPS];
 
-        if (!T::LIFTS || !mem.step[i % STEPS].there)
+        if (!T::LIFTS || !at.there)
             return;
 
-        const float now = find_lift<T>(mem.size[slot], mem.delta[slot], mem.largest);
+        const float now =
+            find_lift<T>(at, mem.size[slot], mem.delta[slot], mem.lse[slot], mem.largest);
 
-        if (now < lift) {
-            #pragma unroll
-            for (int e = 0; e < T::DT * 4; e++)
-                dk[e / 4][e % 4] *= now / lift;
+        // each head begins with its own: its bits are not another head's affair
+        if (now < lift || i == 0 || at.h != mem.step[(i + STEPS - 1) % STEPS].h) {
+            move_sums<T>(dk, lift, now);
             lift = now;
         }
         device_products_hold(dk);
@@ -392,7 +393,6 @@ DEVICE void bwd_wgmma(const attn_kparams &p, const attn_maps &maps)
 
 // Two stages at 128 columns, since the shared memory has no room for more.
 constexpr int STAGES = DIM == 64 ? 4 : 2;
-
 using with_queries = back_wgmma<STAGES, true>;
 using without = back_wgmma<STAGES, false>;
 
