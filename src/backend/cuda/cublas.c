@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/rounds.h"
 #include "common/work.h"
 #include "core/library.h"
 #include "core/size.h"
@@ -260,19 +261,14 @@ static gradients gradients_of(const attn_cu_job *job)
     return g;
 }
 
-static bool is_there(const attn_tensor *t)
-{
-    return t->type != ATTN_TYPE_NONE;
-}
-
 /* Scores of the queries, and of the gradients of O. */
 static attn_status bwd_scores(attn_device *dev, const attn_cu_job *job)
 {
     const attn_args *t = job->call->args;
     const gradients g = gradients_of(job);
-    const bool both =
-        is_there(&t->grad_o) &&
-        (is_there(&t->grad_q) || is_there(&t->grad_k) || is_there(&t->grad_bias));
+    const bool both = attn_is_there(&t->grad_o) &&
+                      (attn_is_there(&t->grad_q) || attn_is_there(&t->grad_k) ||
+                       attn_is_there(&t->grad_bias));
     const factors f[] = {
         { true, false, false, g.pairs, g.keys, g.rows, g.d, g.k, g.q, g.w },
         { true, false, false, g.pairs, g.keys, g.rows, g.dv, g.v, g.g, g.s },
@@ -300,10 +296,10 @@ static attn_status bwd_kv(attn_device *dev, const attn_cu_job *job)
     factors f[2];
     int n = 0;
 
-    if (is_there(&t->grad_k))
+    if (attn_is_there(&t->grad_k))
         f[n++] =
             (factors){ false, true, more, g.pairs, g.d, g.keys, g.rows, g.q_f, g.s, g.dk };
-    if (is_there(&t->grad_v) && is_there(&t->grad_o))
+    if (attn_is_there(&t->grad_v) && attn_is_there(&t->grad_o))
         f[n++] =
             (factors){ false, true, more, g.pairs, g.dv, g.keys, g.rows, g.g, g.w, g.dvs };
     return products(dev, job, g.end, f, n);

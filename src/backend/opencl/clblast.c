@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/rounds.h"
 #include "common/work.h"
 #include "core/library.h"
 #include "core/size.h"
@@ -234,11 +235,6 @@ static attn_status products(attn_device *dev, const attn_cl_job *job, const fact
     return st;
 }
 
-static bool is_there(const attn_tensor *t)
-{
-    return t->type != ATTN_TYPE_NONE;
-}
-
 /* Scores of the queries, and of the gradients of O. */
 static attn_status bwd_scores(attn_device *dev, const attn_cl_job *job)
 {
@@ -248,8 +244,9 @@ static attn_status bwd_scores(attn_device *dev, const attn_cl_job *job)
     factors of_o = { g.pairs, g.keys, g.dv, g.cols, g.v_t, g.g_t, g.s, false, false };
 
     return products(dev, job, &f, true, &of_o,
-                    is_there(&t->grad_o) && (is_there(&t->grad_q) || is_there(&t->grad_k) ||
-                                             is_there(&t->grad_bias)));
+                    attn_is_there(&t->grad_o) &&
+                        (attn_is_there(&t->grad_q) || attn_is_there(&t->grad_k) ||
+                         attn_is_there(&t->grad_bias)));
 }
 
 static attn_status bwd_q(attn_device *dev, const attn_cl_job *job)
@@ -269,8 +266,8 @@ static attn_status bwd_kv(attn_device *dev, const attn_cl_job *job)
     const factors k = { g.pairs, g.keys, g.cols, g.dn, g.s, g.q_r, g.dk, true, more };
     const factors v = { g.pairs, g.keys, g.cols, g.dvn, g.w, g.g_r, g.dvs, true, more };
 
-    return products(dev, job, &k, is_there(&t->grad_k), &v,
-                    is_there(&t->grad_v) && is_there(&t->grad_o));
+    return products(dev, job, &k, attn_is_there(&t->grad_k), &v,
+                    attn_is_there(&t->grad_v) && attn_is_there(&t->grad_o));
 }
 
 attn_cl_library *attn_clblast_step(const char *kernel)
