@@ -4,6 +4,10 @@
 #pragma once
 #include "common/range.cuh"
 
+// What groups that run at a time should read again and again, so that it stays in the L2: of
+// an H100's or H200's 50 MB.
+constexpr int64_t L2_BYTES = 36 << 20;
+
 // The rows of one (batch, head).
 struct attn_rows {
     int64_t base;        // element 0 of row 0; paged: of row 0 of page 0

@@ -26,10 +26,10 @@ DEVICE void device_barriers_ready()
     __syncthreads();
 }
 
-DEVICE void device_barrier_arrive(device_barrier *b)
+DEVICE void device_barrier_arrive(device_barrier *b, int times = 1)
 {
-    asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(
-                     device_address(b)) : "memory");
+    asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0], %1; }" ::"r"(
+                     device_address(b)), "r"(times) : "memory");
 }
 
 // Arrives, and lets the phase wait for so many bytes of device_copy_box().
@@ -216,6 +216,7 @@ DEVICE uint64_t device_tile(device_shared at, int panel)
 
 PRODUCTS_TURNED(32, W_0, (F_16(0)), 16, 17, 18)
 PRODUCTS_TURNED(64, W_0 W_16, (F_32(0)), 32, 33, 34)
+PRODUCTS_TURNED(128, W_0 W_16 W_32 W_48, (F_64(0)), 64, 65, 66)
 PRODUCTS(64, W_0 W_16, (F_32(0)), 32, 33, 34, 35, 36)
 PRODUCTS(80, W_0 W_16 W_32_8, (F_32(0), F_4(8), F_4(9)), 40, 41, 42, 43, 44)
 PRODUCTS(96, W_0 W_16 W_32, (F_32(0), F_16(8)), 48, 49, 50, 51, 52)

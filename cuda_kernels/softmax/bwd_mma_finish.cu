@@ -40,29 +40,30 @@ DEVICE void store_four(const attn_kparams &p, int64_t to, int64_t stride, int d,
             elem_store<TYPE>(p.grad_q, to + (d + k) * stride, x[k]);
 }
 
-// The warp's rows from query `first` on, n of them; none: they have no sums, which are 0.
+// The warp's rows from query `first` on, of so many; sums: those of query 0, or NULL: there are
+// none, which are 0.
 template <int LANES>
-DEVICE void finish_rows(const attn_kparams &p, const attn_rows &rows, const float *sums,
-                        int pitch, int first, int n, bool none)
+DEVICE void finish_rows(const attn_kparams &p, const attn_rows &rows, const back_work &work,
+                        const float *sums, int first, int queries)
 {
     constexpr int N = row_lanes<LANES>::N, STEP = row_lanes<LANES>::STEP;
-    const int lane = threadIdx.x % 32, at = lane / LANES;
+    const int lane = threadIdx.x % 32, at = first + lane / LANES;
 
     for (int d = lane % LANES * 4; d < p.d; d += LANES * 4) {
         float4 x[N];
 
         #pragma unroll
         for (int r = 0; r < N; r++) {
-            const int i = min(at + r * STEP, n - 1);
+            const int i = min(at + r * STEP, queries - 1);
 
-            x[r] = none ? make_float4(0.0f, 0.0f, 0.0f, 0.0f)
-                        : *(const float4 *)(sums + i * pitch + back_sum_at(first + i, d));
+            x[r] = sums ? *(const float4 *)(sums + back_sum_at(work, queries, i, d))
+                        : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
         #pragma unroll
         for (int r = 0; r < N; r++)
-            if (at + r * STEP < n)
-                store_four(p, address_row<CAN>(p, rows, first + at + r * STEP), rows.stride_d,
-                           d, x[r]);
+            if (at + r * STEP < queries)
+                store_four(p, address_row<CAN>(p, rows, at + r * STEP), rows.stride_d, d,
+                           x[r]);
     }
 }
 
@@ -78,13 +79,14 @@ extern "C" __global__ __launch_bounds__(256) void NAME(const __grid_constant__ a
         return;
 
     const back_work work = find_back_work(p);
-    const float *const sums = work.sums + back_delta_at(p, b, h, first) * work.pitch;
     const attn_rows rows = ADDRESS_QUERIES(p, grad_q, seq, b, h);
-    const int flag = first / SUMS_ROWS * (SUMS_ROWS / FLAG_ROWS), n = seq.queries - first;
+    const int flag = first / SUMS_ROWS * (SUMS_ROWS / FLAG_ROWS);
     const bool none = BY_COPY && work.flags[(int64_t)head * work.head_flags + flag] == 0;
+    const float *const sums =
+        none ? NULL : work.sums + back_delta_at(p, b, h, 0) * work.pitch;
 
     if (p.d <= 64)
-        finish_rows<16>(p, rows, sums, work.pitch, first, n, none);
+        finish_rows<16>(p, rows, work, sums, first, seq.queries);
     else
-        finish_rows<32>(p, rows, sums, work.pitch, first, n, none);
+        finish_rows<32>(p, rows, work, sums, first, seq.queries);
 }

@@ -10,9 +10,6 @@
 #pragma once
 #include "softmax/bwd_mma_work.cuh"
 
-// Groups go through the heads in sections whose Q, dO and sums of dQ fit the L2, in each tile
-// by tile.
-constexpr int64_t SECTION_BYTES = 36 << 20;
 constexpr int64_t UNBOUNDED = (int64_t)1 << 40;    // beyond any distance of positions
 
 // What a step visits: queries i0 + lo .. i0 + n - 1, the others of the tile count as 0. One
@@ -93,7 +90,8 @@ DEVICE void find_step(const attn_kparams &p, back_group &mem, const mma_step *be
     }
 }
 
-// What this group is to do. By one thread.
+// What this group is to do. By one thread. Groups go through the heads in sections whose Q, dO
+// and sums of dQ fit the L2, in each tile by tile.
 template <typename T, int CAN>
 DEVICE void find_group(const attn_kparams &p, back_group &mem)
 {
@@ -105,7 +103,7 @@ DEVICE void find_group(const attn_kparams &p, back_group &mem)
     const int ticket = T::K && p.len_q ? atomicAdd(mem.work.ticket, 1) : (int)blockIdx.x;
     const int64_t bytes = (int64_t)p.group * p.len_q *
                           ((p.d + p.dv) * elem_bytes<TYPE>() + 4 * mem.work.pitch);
-    const int section = (int)clamp(SECTION_BYTES / max(bytes, (int64_t)1), (int64_t)1,
+    const int section = (int)clamp(L2_BYTES / max(bytes, (int64_t)1), (int64_t)1,
                                    (int64_t)heads);
     const int begin = ticket / (section * tiles) * section;
     const int rest = ticket - begin * tiles, width = min(section, heads - begin);

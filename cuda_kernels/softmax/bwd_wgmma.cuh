@@ -8,28 +8,39 @@
 
 // Q: whether this instance has sums of dQ.
 template <int STAGES_, bool Q_> struct back_wgmma {
-    static constexpr int WGS = 2;                // warpgroups with 64 keys each
-    static constexpr int STAGES = STAGES_;       // steps of Q and dO on their way or in use
+    // dK and dV of 64 keys of more columns are more than a warpgroup's registers: there the two
+    // have the same keys, one the sums of dV, the other those of dK
+    static constexpr bool PARTS = DIM > 128;
+    static constexpr int STAGES = STAGES_;                 // steps of Q on their way or in use
+    static constexpr int STAGES_O = PARTS ? 1 : STAGES;    // of dO
     static constexpr bool Q = Q_, K = Q_;
-    static constexpr int THREADS = 128 * (1 + WGS), BLOCKS = 1;
-    static constexpr int BM = 64 * WGS, BN = 64;    // keys of a group, queries of a step
-    static constexpr bool LIFTS = TYPE == TYPE_F16; // as bwd_mma.cuh
-    static constexpr int WARPS = 4 * WGS;
+    static constexpr int THREADS = 384, BLOCKS = 1;
+    static constexpr int BM = PARTS ? 64 : 128, BN = 64;    // keys of a group, queries of a step
+    static constexpr bool LIFTS = TYPE == TYPE_F16;         // as bwd_mma.cuh
+    static constexpr int WARPS = BM / 16;                   // with keys of their own
     static constexpr int NT = BN / 8, DT = DIM / 8, PANELS = DIM / 64;
-    static constexpr int DQ = DIM / WGS;         // columns of dQ of a warpgroup
-    static constexpr int SUMS = Q_ ? (DIM == 64 ? 2 : 1) : 0;    // slots of dQ of a step
+
+    // slots of dS of a step, and of dQ on its way, each with so many columns of the tile
+    static constexpr int PAIRS = PARTS ? 1 : 2;
+    static constexpr int SUMS = Q_ ? (DIM == 64 ? 2 : 1) : 0, WIDTH = PARTS ? SUMS_BLOCK : DIM;
+    static constexpr int PIECES = PARTS ? 2 : 1;    // of dQ of a step, one after the other
     // warpgroups may be up to a step apart, so that one's products run beside the other's
     // softmax: the scores of the next step, and dQ of the one before, have registers of their own
     static constexpr bool APART = DIM == 64;
     static constexpr int MATH_REGISTERS = 240, LOAD_REGISTERS = 24;
 
     // as the planner counts them; 4096 for barriers and the group's work
-    static constexpr int BYTES = 2 * (2 * BM * DIM + STAGES * 2 * BN * DIM + 2 * BM * BN) +
-                                 SUMS * 4 * BN * DIM + STAGES * 3 * 4 * BN + 4096;
+    static constexpr int BYTES =
+        2 * (2 * BM * DIM + (STAGES + STAGES_O) * BN * DIM + PAIRS * BM * BN) +
+        (PARTS ? 4 * BM * BN : 0) + SUMS * 4 * BN * WIDTH + STAGES * 3 * 4 * BN + 4096;
 };
 
-// Slots of steps; numbers of barriers; threads of the loading warpgroup that load.
-enum { STEPS = 16, LOADERS = 1, PAIRS = 2, LOADING = 96 };
+// Slots of steps; threads of the loading warpgroup that load, and of the others.
+enum { STEPS = 16, LOADING = 96, MATH = 256 };
+
+// Numbers of barriers: of the loading warps; of all others; weights are there for the warpgroup
+// with dK, and have been taken.
+enum { LOADERS = 1, ALL_MATH, WEIGHTS_THERE, WEIGHTS_TAKEN };
 
 // A tensor, and its columns that are there.
 struct view {
@@ -40,12 +51,15 @@ struct view {
 // Tiles as products read them: panels of 64 columns.
 template <typename T> struct back_shared {
     float4 k[T::BM * 8 * T::PANELS], v[T::BM * 8 * T::PANELS];
-    float4 q[T::STAGES][T::BN * 8 * T::PANELS], o[T::STAGES][T::BN * 8 * T::PANELS];
-    float4 ds[2][T::BM * T::BN / 8];    // of two steps: [key][query]
-    float dq[T::SUMS ? T::SUMS : 1][T::SUMS ? T::BN * DIM : 4];
+    float4 q[T::STAGES][T::BN * 8 * T::PANELS], o[T::STAGES_O][T::BN * 8 * T::PANELS];
+    float4 ds[T::PAIRS][T::BM * T::BN / 8];                    // of a step: [key][query]
+    float4 weights[T::PARTS ? T::NT : 1][T::PARTS ? 128 : 1];  // of the same thread's pairs
+    float dq[T::SUMS ? T::SUMS : 1][T::SUMS ? T::BN * T::WIDTH : 4];
     float lse[T::STAGES][T::BN], delta[T::STAGES][T::BN], size[T::STAGES][T::BN];
-    device_barrier full_own, full_q[T::STAGES], full_o[T::STAGES], empty[T::STAGES];
-    device_barrier full_ds[2], empty_ds[2], full_dq[2], empty_dq[2];
+    // empty: Q with LSE and delta, and dO where it has as many stages
+    device_barrier full_own, full_q[T::STAGES], full_o[T::STAGES_O];
+    device_barrier empty[T::STAGES], empty_o;
+    device_barrier full_ds[T::PAIRS], empty_ds[T::PAIRS], full_dq[2], empty_dq[2];
     float largest[T::WARPS];            // length of a row of V, of each warp's keys
     mma_step step[STEPS];               // in turn
     view from[2];                       // Q, dO: here, since the loading warps lack registers
@@ -89,13 +103,11 @@ DEVICE void begin_sums(back_sums<T> &sums, const back_operand<T> &w, const float
     device_products_commit();
 }
 
-template <typename T> using back_queries = float[T::DQ / 8][4];
-
-// The warpgroup's columns of this step's part of dQ begin: from all keys of the group.
-template <typename T>
-DEVICE void begin_queries(back_queries<T> &dq, const float4 *ds, const float4 *k, int wg)
+// COLUMNS of this step's part of dQ begin, from `column` on: from all keys of the group.
+template <typename T, int COLUMNS>
+DEVICE void begin_queries(float (&dq)[COLUMNS / 8][4], const float4 *ds, const float4 *k,
+                          int column)
 {
-    const int column = wg * T::DQ;
     const uint64_t a = device_tile(device_address(ds), T::BM * 128);
     const uint64_t b = device_tile(device_address(k), T::BM * 128) +
                        (column / 64 * T::BM * 128 + column % 64 * 2) / 16;
@@ -108,9 +120,11 @@ DEVICE void begin_queries(back_queries<T> &dq, const float4 *ds, const float4 *k
     device_products_commit();
 }
 
-// It goes to shared memory, times a factor. warp: in the warpgroup.
-template <typename T>
-DEVICE void put_queries(const back_queries<T> &dq, int wg, int warp, float factor, float *to)
+// They go to shared memory, times a factor: as columns from `column` on of rows of WIDTH. warp:
+// in the warpgroup.
+template <int WIDTH, int COLUMNS8>
+DEVICE void put_queries(const float (&dq)[COLUMNS8][4], int column, int warp, float factor,
+                        float *to)
 {
     const int lane = threadIdx.x % 32;
 
@@ -119,13 +133,26 @@ DEVICE void put_queries(const back_queries<T> &dq, int wg, int warp, float facto
         const int x = warp * 16 + half * 8 + lane / 4;
 
         #pragma unroll
-        for (int n = 0; n < T::DQ / 8; n++) {
-            const int c = wg * T::DQ + n * 8 + lane % 4 * 2;
+        for (int n = 0; n < COLUMNS8; n++) {
+            const int c = column + n * 8 + lane % 4 * 2;
 
-            *(float2 *)(to + x * DIM + back_sum_at(x, c)) =
+            *(float2 *)(to + x * WIDTH + back_sum_place(x, c)) =
                 make_float2(dq[n][half * 2] * factor, dq[n][half * 2 + 1] * factor);
         }
     }
+}
+
+// The lift of a step whose Q has arrived; `before`: that of the step before.
+template <typename T>
+DEVICE float next_lift(const back_shared<T> &mem, int i, float before)
+{
+    const int slot = i % T::STAGES;
+    const mma_step &at = mem.step[i % STEPS];
+    const float now = find_lift<T>(at, mem.size[slot], mem.delta[slot], mem.lse[slot],
+                                   mem.largest);
+
+    // each head begins with its own: its bits are not another head's affair
+    return now < before || i == 0 || at.h != mem.step[(i + STEPS - 1) % STEPS].h ? now : before;
 }
 
 #endif

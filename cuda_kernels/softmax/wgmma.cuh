@@ -6,7 +6,7 @@
 #include "softmax/mma_rows.cuh"
 #include "softmax/bring.cuh"
 
-enum { CAN_PLAIN = CAN_LAYOUTS | FEAT_LSE, L2_BYTES = 36 << 20 };
+enum { CAN_PLAIN = CAN_LAYOUTS | FEAT_LSE };
 
 template <int WGS_, int BN_, int STAGES_, bool O_APART_> struct wgmma {
     static constexpr int WGS = WGS_;          // warpgroups with queries

@@ -25,8 +25,8 @@ static const char *const finish[2][N_TYPES] = NAMES("softmax_bwd_mma_finish");
 /* As cuda_kernels/softmax/bwd_mma_work.cuh lays it out; false: more than 2^63 - 1. */
 static bool work_bytes(const attn_problem *p, bool by_copy, int64_t *out)
 {
-    const int64_t pitch =
-        by_copy ? attn_round_up(attn_max(p->d, p->dv), 64) : attn_round_up(p->d, 8);
+    const int64_t columns = by_copy ? attn_max(p->d, p->dv) : p->d;
+    const int64_t pitch = attn_round_up(columns, !by_copy ? 8 : columns <= 128 ? 64 : 256);
     int64_t rows, sums, flags, all;
 
     return attn_mul(p->b * p->hq, p->lq, &rows) && attn_mul(rows, pitch, &sums) &&

@@ -37,9 +37,9 @@ DEVICE void device_barrier_init(device_barrier *b, int count)
 
 DEVICE void device_barriers_ready() { __syncthreads(); }
 
-DEVICE void device_barrier_arrive(device_barrier *b)
+DEVICE void device_barrier_arrive(device_barrier *b, int times = 1)
 {
-    b->missing--;
+    b->missing -= times;
     emulated_phase(b);
 }
 
