@@ -407,8 +407,8 @@ static void cuda_tensor_cores_take_one_pass(void **state)
                 "wants compute capability 8.0 or more");
 }
 
-/* Hopper has a kernel of its own, for what the copy engine or chunks of 16 bytes can bring
- * and up to 128 columns; the rest goes where it went before. */
+/* Hopper has a kernel of its own, for what the copy engine or chunks of 16 bytes can bring;
+ * over 128 columns, by name; the rest goes where it went before. */
 static void hopper_takes_warpgroups(void **state)
 {
     static const char *const pass = "softmax_bwd_wgmma_";
@@ -425,7 +425,6 @@ static void hopper_takes_warpgroups(void **state)
         const char *fields, *why;
     } refused[] = {
         { "f32,b1,hq1,hkv1,lq9,lk9,d64,grad=k", "takes f16 and bf16, not f32" },
-        { "f16,b1,hq1,hkv1,lq9,lk9,d136,grad=k", "D or Dv is over 128" },
         { "f16,b1,hq1,hkv1,lq9,lk9,d60,grad=k", "D or Dv is no multiple of 8" },
         { "f16,b1,hq1,hkv1,lq9,lk9,d64,grad=k,layout=8",
           "wants q, k, v and the gradient of o at addresses and strides that are "
@@ -455,6 +454,15 @@ static void hopper_takes_warpgroups(void **state)
         check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED, refused[i].why);
         check_ok(attn_choose(&p, &t, NULL, &c));
     }
+    check_ok(
+        attn_problem_parse(&p, "softmax_bwd:f16,b1,hq1,hkv1,lq9,lk9,d64,dv136,grad=q"));
+    check_ok(attn_choose(&p, &t, NULL, &c));
+    assert_string_equal(c.variant->name, "softmax_bwd_mma");
+    check_ok(attn_choose(&p, &t, &named, &c));
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_wgmma_f16_d256_all");
+    check_ok(attn_problem_parse(&p, "softmax_bwd:f16,b1,hq1,hkv1,lq9,lk9,d264,grad=k"));
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
+                "D or Dv is over 256");
     check_ok(attn_problem_parse(&p, "softmax_bwd:f16,b1,hq1,hkv1,lq9,lk9,d64,grad=k"));
     t.caps.fast_bytes = 99 * 1024;
     check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED, "does not fit");

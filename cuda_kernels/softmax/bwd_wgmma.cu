@@ -5,15 +5,16 @@
 // Method    bwd_mma.cu's, with warpgroups, after J. Shah et al., "FlashAttention-3" (2024). Two
 //           have 64 keys each: S^T = K Q^T and dP^T = V dO^T from shared memory; P^T and dS^T
 //           stay in the registers for dV += P^T dO and dK += dS^T Q; dS goes through shared
-//           memory for dS K, of which each has half the columns. Of the third three warps load
-//           K and V, then Q and dO of one step after the other with LSE and delta; the last
-//           lets the copy engine add dQ to the sums when it is the group's turn
+//           memory for dS K, of which each has half the columns. Over 128 columns both have
+//           the same keys, and part the sums (bwd_wgmma_parts.cuh). Of the third three warps
+//           load K and V, then Q and dO of one step after the other with LSE and delta; the
+//           last lets the copy engine add dQ to the sums when it is the group's turn
 // Grid      1-D, ceil(Lk / BM) * B * Hkv groups, in the order of tickets
 // Block     128 * (1 + WGS) threads, 1-D: the loading warpgroup first
-// Shared    dynamic: K, V; STAGES of Q and dO; two of dS; dQ on its way; LSE, delta; barriers, work
+// Shared    dynamic: K, V; STAGES of Q and dO; dS; weights that go over; dQ on its way; LSE,
+//           delta; barriers, work
 // Barriers  full and empty ones in shared memory for K and V, each stage, dS and dQ; named ones
-//           for the loading warps (1) and, once a step with dQ where they are not apart, the
-//           warpgroups with keys (2)
+//           for the loading warps and, once or twice a step, the warpgroups with products
 // Layout    Q, K, V, dO: rows of 16-byte chunks at multiples of 16 bytes; dK, dV any strides.
 //           work: bwd_mma_work.cuh
 // Numerics  as bwd_mma.cu
@@ -24,7 +25,7 @@
 // Tunables  STAGES; src/plan/cuda/softmax_bwd_wgmma.c has the same numbers
 // Oracle    src/host/softmax_bwd_reference.c
 //
-// Built for f16 and bf16 with DIM 64 and 128: NAME is the image's. _all has sums of dQ, _keys
+// Built for f16 and bf16 with DIM 64, 128 and 256: NAME is the image's. _all has sums of dQ, _keys
 // none.
 #include "common/params.h"
 
@@ -108,7 +109,7 @@ DEVICE void bwd_wgmma(const attn_kparams &p, const attn_maps &maps)
         KERNEL_BODY(T); \
     }
 
-// Two stages at 128 columns, since the shared memory has no room for more.
+// Two stages from 128 columns on, since the shared memory has no room for more.
 constexpr int STAGES = DIM == 64 ? 4 : 2;
 using with_queries = back_wgmma<STAGES, true>;
 using without = back_wgmma<STAGES, false>;

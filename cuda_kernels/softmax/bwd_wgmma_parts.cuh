@@ -25,24 +25,31 @@ template <typename T> DEVICE bool begin_parts(back_shared<T> &mem)
 }
 
 // The columns of dQ of step n that a warpgroup has, PIECE: one after the other; dS is there.
-// Behind this all products of the warpgroup's are over; `earlier` is told when those are that
-// were begun before.
-template <typename T, int PIECE>
+// AT_ONCE of them, as many as the registers have room for. Behind this all products of the
+// warpgroup's are over; `earlier` is told when those are that were begun before.
+template <typename T, int PIECE, int AT_ONCE>
 DEVICE void find_queries(back_shared<T> &mem, int n, float unlift, device_barrier *earlier)
 {
     constexpr int COLUMNS = PIECE ? DIM - T::WIDTH : T::WIDTH;
-    float dq[COLUMNS / 8][4];
 
     device_barrier_wait(&mem.full_ds[0], n & 1);
-    begin_queries<T, COLUMNS>(dq, mem.ds[0], mem.k, PIECE * T::WIDTH);
-    device_products_wait<1>();
-    arrive(earlier);
-    device_products_wait<0>();
-    device_products_hold(dq);
-    arrive(&mem.empty_ds[0]);
-    // the slot is the other piece's in between
-    device_barrier_wait(&mem.empty_dq[PIECE ^ 1], n & 1 ^ (PIECE ? 0 : 1));
-    put_queries<COLUMNS>(dq, 0, threadIdx.x / 32 % 4, unlift, mem.dq[0]);
+    #pragma unroll
+    for (int c = 0; c < COLUMNS; c += AT_ONCE) {
+        float dq[AT_ONCE / 8][4];
+
+        begin_queries<T, AT_ONCE>(dq, mem.ds[0], mem.k, PIECE * T::WIDTH + c);
+        if (earlier && c == 0) {
+            device_products_wait<1>();
+            arrive(earlier);
+        }
+        device_products_wait<0>();
+        device_products_hold(dq);
+        if (c + AT_ONCE == COLUMNS)
+            arrive(&mem.empty_ds[0]);
+        if (c == 0)    // the slot is the other piece's in between
+            device_barrier_wait(&mem.empty_dq[PIECE ^ 1], n & 1 ^ (PIECE ? 0 : 1));
+        put_queries<COLUMNS>(dq, c, threadIdx.x / 32 % 4, unlift, mem.dq[0]);
+    }
     device_copies_to_products();
     arrive(&mem.full_dq[PIECE]);
 }
@@ -56,6 +63,7 @@ DEVICE void compute_values(const attn_kparams &p, back_shared<T> &mem)
     const int lane = threadIdx.x % 32, key = group.first + warp * 16 + lane / 4;
     const float unit = p.scale * 1.44269504088896340736f;
     const uint64_t k_at = device_tile(device_address(mem.k), T::BM * 128);
+    back_pairs<T> s;
     back_sums<T> dv;
     float lift = 0x1p60f;
     int n = 0;
@@ -64,17 +72,16 @@ DEVICE void compute_values(const attn_kparams &p, back_shared<T> &mem)
     for (int i = 0; i < T::DT * 4; i++)
         dv[i / 4][i % 4] = 0.0f;
     device_barrier_wait(&mem.full_q[0], 0);
+    begin_pairs<T>(s, k_at, mem.q[0]);
+    device_products_wait<0>();
     #pragma unroll 1
     for (; mem.step[n % STEPS].there; n++) {
         const mma_step &at = mem.step[n % STEPS];
-        const int slot = n % T::STAGES;
-        back_pairs<T> s;
+        const int slot = n % T::STAGES, next = (n + 1) % T::STAGES;
         back_operand<T> w;
 
         if (T::LIFTS && T::Q)
             lift = next_lift<T>(mem, n, lift);
-        begin_pairs<T>(s, k_at, mem.q[slot]);
-        device_products_wait<0>();
         device_products_hold(s);
         find_weights<T>(s, unit, mem.lse[slot], at, key, group.seq.keys);
         arrive(&mem.empty[slot]);
@@ -88,15 +95,17 @@ DEVICE void compute_values(const attn_kparams &p, back_shared<T> &mem)
         pack_pairs<T>(s, TYPE == TYPE_F16 ? 0x1p14f : 1.0f, w);
         device_barrier_wait(&mem.full_o[0], n & 1);
         begin_sums<T>(dv, w, mem.o[0]);
-        if (T::Q) {
-            find_queries<T, 0>(mem, n, T::LIFTS ? 1.0f / lift : 1.0f, &mem.empty_o);
-        } else {
-            device_products_wait<0>();
-            arrive(&mem.empty_o);
-        }
+        device_barrier_wait(&mem.full_q[next], (n + 1) / T::STAGES & 1);
+        begin_pairs<T>(s, k_at, mem.q[next]);    // if there is no such step, of what lies there
+        device_products_wait<1>();
         device_products_hold(dv);
-        device_barrier_wait(&mem.full_q[(n + 1) % T::STAGES], (n + 1) / T::STAGES & 1);
+        arrive(&mem.empty_o);
+        if (T::Q)
+            find_queries<T, 0, 64>(mem, n, T::LIFTS ? 1.0f / lift : 1.0f, NULL);
+        else
+            device_products_wait<0>();
     }
+    device_products_hold(dv);
     if (n > 0)
         device_meet<MATH>(WEIGHTS_TAKEN);
     if (T::Q) {    // there is no such step
@@ -166,7 +175,7 @@ DEVICE void compute_keys(const attn_kparams &p, back_shared<T> &mem)
         }
         begin_sums<T>(dk, x, mem.q[slot]);
         if (T::Q) {
-            find_queries<T, 1>(mem, n, T::LIFTS ? 1.0f / lift : 1.0f, &mem.empty[slot]);
+            find_queries<T, 1, 128>(mem, n, T::LIFTS ? 1.0f / lift : 1.0f, &mem.empty[slot]);
         } else {
             device_products_wait<0>();
             arrive(&mem.empty[slot]);

@@ -23,8 +23,8 @@
 //           _ranges, for 2048 keys at most, else with compensation; in _tf32 and _tf32_all
 //           everything but the softmax in TF32. Steps lie on a grid that begins at key 0, so
 //           that a row's bits do not depend on other rows, nor on B or H
-// Features  all, through common/; _plain knows no ranges, _ranges no pages, softcap,
-//           terms or dropout. Keys that no query of a group sees behind masks are zeroed, so that V may
+// Features  all, through common/; _plain knows no ranges, _ranges no pages, softcap, terms or
+//           dropout. Keys that no query of a group sees behind masks are zeroed, so that V may
 //           hold anything there
 // Requires  sm_80; D up to DIM, Dv up to DIMV; columns past them are 0 and not read
 // Tunables  the shapes below; src/plan/cuda/softmax_fwd_mma.c has the same numbers

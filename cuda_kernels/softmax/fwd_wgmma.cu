@@ -90,8 +90,8 @@ DEVICE void load(const attn_kparams &p, const attn_maps &maps, wgmma_shared<T> &
                     bring_box<T::BN, CHUNKS_K>(mem.k[in.slot], &maps.k, row, at,
                                                &mem.full_k[in.slot]);
                 else
-                    bring_rows<T::BN, CHUNKS_K, T::TOGETHER>(mem.k[in.slot], work.from_k, row,
-                                                &mem.full_k[in.slot]);
+                    bring_rows<T::BN, CHUNKS_K, T::TOGETHER>(
+                        mem.k[in.slot], work.from_k, row, &mem.full_k[in.slot]);
             }
             if (i > 0) {
                 const place<T> in(base + i - 1);
@@ -101,8 +101,8 @@ DEVICE void load(const attn_kparams &p, const attn_maps &maps, wgmma_shared<T> &
                     bring_box<T::BN, CHUNKS_V>(mem.v[in.slot], &maps.v, row + T::BN, at,
                                                &mem.full_v[in.slot]);
                 else
-                    bring_rows<T::BN, CHUNKS_V, T::TOGETHER>(mem.v[in.slot], work.from_v, row + T::BN,
-                                                &mem.full_v[in.slot]);
+                    bring_rows<T::BN, CHUNKS_V, T::TOGETHER>(
+                        mem.v[in.slot], work.from_v, row + T::BN, &mem.full_v[in.slot]);
             }
             if (i == min(steps, (int)T::STAGES) && threadIdx.x == 0) {
                 // the rings are full. Where tiles differ, who is free takes the next
