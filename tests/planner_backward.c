@@ -143,7 +143,7 @@ static void opencl_takes_steps(void **state)
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
                 "the driver cuts loops off before so many rows are read");
     t = target_of("opencl");
-    t.caps.max_alloc_bytes = 4 * 2 * 4 * 100 - 1;
+    t.caps.max_alloc_bytes = 4 * 2 * 4 * 100 - 1; /* too little for one pass, too */
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
                 "4 bytes of workspace for each query exceed the device's largest block");
     p.d = 257;
@@ -260,11 +260,20 @@ static void opencl_takes_vectors_on_processors(void **state)
                         "D or Dv is over 256");
 }
 
+/* Compute capability 7.5: later ones take one pass in f32. */
+static attn_target turing(void)
+{
+    attn_target t = target_of("cuda");
+
+    t.caps.capability = 75;
+    return t;
+}
+
 /* On CUDA likewise: a step for each thing that is asked for; large tiles where they fit and
  * no single score is looked at, for each pass alone. */
 static void cuda_takes_steps(void **state)
 {
-    attn_target t = target_of("cuda");
+    attn_target t = turing();
     const attn_choice all =
         choice_of(&t, "softmax_bwd:f32,b2,hq4,hkv2,lq100,lk120,d64,causal,bias=f32,sinks,"
                       "grad=q+k+v+bias+sinks");
@@ -308,7 +317,7 @@ static void cuda_takes_steps(void **state)
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
                 "no tile fits the shared memory and the limit of threads");
     t = target_of("cuda");
-    t.caps.max_alloc_bytes = 4 * 2 * 4 * 100 - 1;
+    t.caps.max_alloc_bytes = 4 * 2 * 4 * 100 - 1; /* too little for one pass, too */
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
                 "4 bytes of workspace for each query exceed the device's memory");
     t = target_of("cuda");
@@ -319,6 +328,39 @@ static void cuda_takes_steps(void **state)
                 "more groups than a grid can have, 2^31 - 1");
     p.d = 257;
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "D or Dv is over 256");
+}
+
+/* In f32 one pass over tiles of keys, with a workspace of sums, where the device has what it
+ * needs and no single score is looked at; whatever is asked for, since bits depend on it. */
+static void cuda_takes_f32_in_one_pass(void **state)
+{
+    static const char *const once = "softmax_bwd_tile_once_f32_d64_ranges";
+    attn_target t = target_of("cuda");
+    const int64_t rows = 2 * 4 * 100, flags = 2 * 4 * 4;
+    attn_choice c = choice_of(&t, PROBLEM);
+
+    (void)state;
+    assert_string_equal(c.variant->name, "softmax_bwd_tile");
+    assert_int_equal(c.n_steps, 3);
+    assert_string_equal(c.step[0].kernel, "softmax_bwd_mma_begin_f32");
+    assert_string_equal(c.step[1].kernel, once);
+    assert_int_equal(c.step[1].over, ATTN_OVER_KEYS);
+    assert_int_equal(c.step[1].tile_k, 128);
+    assert_string_equal(c.step[2].kernel, "softmax_bwd_mma_finish_f32");
+    assert_int_equal(c.workspace_bytes, 4 * (rows * (3 + 64) + flags + 1 + 3));
+
+    c = choice_of(&t, "softmax_bwd:f32,b1,hq1,hkv1,lq9,lk65,d8,dv72,grad=v");
+    assert_int_equal(c.n_steps, 2);
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_tile_once_f32_d128_ranges");
+    c = choice_of(&t, "softmax_bwd:f32,b1,hq1,hkv1,lq9,lk64,d8,grad=v"); /* half a tile */
+    assert_string_equal(c.step[0].kernel, "softmax_bwd_tile_f32_d64_keys_all");
+    c = choice_of(&t, "softmax_bwd:f32,b1,hq1,hkv1,lq99,lk99,d136,grad=q");
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_tile_f32_d256_queries_ranges");
+    c = choice_of(&t, PROBLEM ",softcap=9");
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_tile_f32_d64_queries_all");
+    t.caps.fast_bytes = 163 * 1024; /* compute capability 8.0 */
+    c = choice_of(&t, PROBLEM);
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_tile_f32_d64_queries_ranges");
 }
 
 /* On tensor cores: one pass over tiles of keys, or two where the head size is over
@@ -522,6 +564,7 @@ int main(void)
         cmocka_unit_test(opencl_takes_vectors_on_processors),
         cmocka_unit_test(opencl_takes_products_of_wide_heads),
         cmocka_unit_test(cuda_takes_steps),
+        cmocka_unit_test(cuda_takes_f32_in_one_pass),
         cmocka_unit_test(cuda_tensor_cores_take_one_pass),
         cmocka_unit_test(hopper_takes_warpgroups),
         cmocka_unit_test(the_host_takes_tiles),

@@ -10,7 +10,7 @@
 //           bwd_mma_work.cuh
 // Oracle    src/host/softmax_bwd_reference.c
 //
-// Built for f16 and bf16, with and without SUMS_BY_COPY: NAME is the image's.
+// Built for f32, f16 and bf16, and for the last two with SUMS_BY_COPY: NAME is the image's.
 #include "common/params.h"
 
 #ifndef TYPE

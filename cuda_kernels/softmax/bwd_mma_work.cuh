@@ -30,7 +30,7 @@ constexpr int SUMS_ROWS = 64, SUMS_BLOCK = 128;
 // Where column d of a block of the copy engine's lies in its row of query i.
 DEVICE int back_sum_place(int i, int d)
 {
-    return (d & ~63) | (d ^ i << 3) & 56 | d & 7;
+    return (d & ~63) | ((d ^ i << 3) & 56) | (d & 7);
 }
 
 struct back_work {

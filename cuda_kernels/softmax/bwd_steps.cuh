@@ -8,6 +8,7 @@
 // n, where group t + 1 was a step before, so that nobody waits. Without, all tiles of queries
 // are everybody's; groups begin with the last, in the order of their keys.
 #pragma once
+#include "common/score.cuh"
 #include "softmax/bwd_mma_work.cuh"
 
 constexpr int64_t UNBOUNDED = (int64_t)1 << 40;    // beyond any distance of positions

@@ -46,6 +46,7 @@
 #endif
 
 #include "softmax/bwd_pairs.cuh"
+#include "softmax/bwd_store.cuh"
 
 // An 8 x 8 tile of pairs needs 16 loads from shared memory for 256 multiply-adds; beside 64
 // sums of both dK and dV there are registers for 8 x 4.
@@ -118,54 +119,6 @@ DEVICE void find_work(const attn_kparams &p, shared<T> &mem)
     mem.first = first;
     mem.owned = owned;
     find_step<T, CAN, KEYS>(p, mem, NULL, KEYS ? owner * p.group : owner, mem.step[0]);
-}
-
-// Rows of a gradient, times a factor, with `more` added to what is there; and the sums begin
-// anew.
-template <typename T, int CAN>
-DEVICE void store_rows(const attn_kparams &p, const shared<T> &mem, void *to,
-                       const attn_rows &rows, int depth, float factor, bool more,
-                       float4 (&sum)[T::RM][T::RV])
-{
-    const place<T> my = find_place_anew<T>();
-    const int n = mem.owned, first = mem.first;
-
-    #pragma unroll
-    for (int r = 0; r < T::RM; r++) {
-        const int i = my.ty + r * T::TY;
-        const int64_t row = rows.base + (first + i) * rows.stride_l;
-
-        #pragma unroll
-        for (int g = 0; g < T::RV; g++) {
-            const int c = 4 * (my.tx + g * T::TX);
-            float4 x = sum[r][g];
-
-            sum[r][g] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (i >= n || c >= depth)
-                continue;
-            if (has<CAN>(p, WIDE_GRADS)) {
-                if (TYPE == TYPE_F32 && more)
-                    add_scaled(x, 1.0f, elem_load4<TYPE>(to, row + c));
-                elem_store4<TYPE>(to, row + c, make_float4(x.x * factor, x.y * factor,
-                                                           x.z * factor, x.w * factor));
-                continue;
-            }
-
-            const float four[4] = { x.x, x.y, x.z, x.w };
-
-            #pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int64_t e = row + (c + k) * rows.stride_d;
-
-                if (c + k >= depth)
-                    continue;
-
-                const float before = TYPE == TYPE_F32 && more ? elem_load<TYPE>(to, e) : 0.0f;
-
-                elem_store<TYPE>(to, e, (before + four[k]) * factor);
-            }
-        }
-    }
 }
 
 // A gradient that nothing adds to.
@@ -327,10 +280,11 @@ template <typename T, int CAN, bool KEYS> DEVICE void bwd_tile(const attn_kparam
         if (ends || (TYPE == TYPE_F32 && (at.last || (at.first / T::BN + 1) %
                                                              (RUN / T::BN) == 0))) {
             if (want_a)
-                store_rows<T, CAN>(p, mem, to_a, rows_a(), p.d, ends ? p.scale : 1.0f, begun,
-                                   a);
+                store_rows<T, CAN>(p, find_place_anew<T>(), mem.first, mem.owned, to_a, rows_a(),
+                                   p.d, ends ? p.scale : 1.0f, begun, a);
             if (want_b)
-                store_rows<T, CAN>(p, mem, p.grad_v, rows_b(), p.dv, 1.0f, begun, b);
+                store_rows<T, CAN>(p, find_place_anew<T>(), mem.first, mem.owned, p.grad_v,
+                                   rows_b(), p.dv, 1.0f, begun, b);
             begun = true;
         }
         if (ends)

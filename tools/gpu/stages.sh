@@ -46,6 +46,7 @@ validate() {
         --cases medium --cases tests/cases/tensor_cores.txt --cases tests/cases/cudnn.txt \
         --cases tests/cases/warpgroups.txt \
         --cases gradients --cases tests/cases/tensor_core_gradients.txt \
+        --cases tests/cases/gradients_once.txt \
         --cases linear --cases tests/cases/linear_chunks.txt --cases tests/cases/dropout.txt &
     ONLY='opencl|host' bash tools/gpu/parallel.sh "$tools" "$reports" "${VALIDATE:-300}" --rounds 1 --repeat 2 \
         --cases tiny --cases tests/cases/tiny_gradients.txt --cases tests/cases/tiny_linear.txt \
@@ -78,7 +79,7 @@ faults() {
 # One checker over one variant, until a point in time.
 check() {
     local tool=$1 variant=$2 log=$reports/sanitize-$1-$2.txt left=$((until - $(date +%s))) cases=()
-    for name in tiny tensor_cores warpgroups tiny_gradients tensor_core_gradients \
+    for name in tiny tensor_cores warpgroups tiny_gradients tensor_core_gradients gradients_once \
         tiny_linear linear_chunks tiny_dropout; do
         cases+=(--cases "tests/cases/$name.txt")
     done

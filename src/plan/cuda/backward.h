@@ -30,9 +30,10 @@ bool attn_cuda_back_aligned(const attn_problem *p, int64_t elements);
 /* Whether rows of `dim` elements of a tensor can. */
 bool attn_cuda_aligned(const attn_problem *p, int tensor, int64_t dim, int64_t elements);
 
-/* Of the variants on tensor cores, f16 and bf16: the step before the passes, which leaves
- * what they read in the workspace; that behind them, which makes dQ of sums there, and dSinks.
- * The last says how large the workspace is. by_copy: the copy engine adds to the sums. */
+/* Of passes over tiles of keys alone, on tensor cores or in f32: the step before them, which
+ * leaves what they read in the workspace; that behind them, which makes dQ of sums there, and
+ * dSinks. The last says how large the workspace is. by_copy: the copy engine adds to the sums,
+ * of f16 or bf16. */
 void attn_cuda_cores_begin(const attn_problem *p, bool by_copy, attn_choice *out);
 void attn_cuda_cores_finish(const attn_problem *p, bool by_copy, attn_choice *out);
 

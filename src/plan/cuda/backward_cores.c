@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/cuda/backward_cores.c: the steps around the passes of the variants on tensor cores. */
+/* plan/cuda/backward_cores.c: the steps around passes over tiles of keys alone, whose groups
+ * add to dQ one after the other. */
 #include "core/size.h"
 #include "plan/cuda/backward.h"
 
@@ -8,16 +9,16 @@ enum {
     FLAG_ROWS = 32, /* queries of a flag, for whom groups wait */
     ROWS = 64,      /* of a group, a warp for eight            */
     THREADS = 256,
-    N_TYPES = 2 /* f16, bf16 */
+    N_TYPES = 3
 };
 
 /* Of sums that threads add to; and of those that the copy engine does. */
-#define NAMES(name)                                   \
-    {                                                 \
-        { name "_f16", name "_bf16" },                \
-        {                                             \
-            name "_f16_by_copy", name "_bf16_by_copy" \
-        }                                             \
+#define NAMES(name)                                         \
+    {                                                       \
+        { name "_f32", name "_f16", name "_bf16" },         \
+        {                                                   \
+            NULL, name "_f16_by_copy", name "_bf16_by_copy" \
+        }                                                   \
     }
 static const char *const begin[2][N_TYPES] = NAMES("softmax_bwd_mma_begin");
 static const char *const finish[2][N_TYPES] = NAMES("softmax_bwd_mma_finish");
@@ -66,7 +67,7 @@ static void add_rows(const attn_problem *p, const char *kernel, uint32_t grad,
 
 void attn_cuda_cores_begin(const attn_problem *p, bool by_copy, attn_choice *out)
 {
-    add_rows(p, begin[by_copy][p->type - ATTN_F16], 0,
+    add_rows(p, begin[by_copy][p->type - ATTN_F32], 0,
              ATTN_READS_DV | ATTN_READS_D | ATTN_READS_O | ATTN_READS_GRAD_O,
              ATTN_TENSOR_GRAD_O, p->dv, out);
 }
@@ -74,7 +75,7 @@ void attn_cuda_cores_begin(const attn_problem *p, bool by_copy, attn_choice *out
 void attn_cuda_cores_finish(const attn_problem *p, bool by_copy, attn_choice *out)
 {
     if (p->grad & ATTN_GRAD_Q)
-        add_rows(p, finish[by_copy][p->type - ATTN_F16], ATTN_GRAD_Q,
+        add_rows(p, finish[by_copy][p->type - ATTN_F32], ATTN_GRAD_Q,
                  ATTN_READS_DV | ATTN_READS_D | ATTN_READS_GRAD_Q, ATTN_TENSOR_GRAD_Q, p->d,
                  out);
     attn_cuda_back_sinks(p, out);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* plan/cuda/softmax_bwd_tile.c: gradients on plain CUDA cores, exact in f32, every feature:
  * delta, then a pass over tiles of queries, one over tiles of keys and one for a bias, that
- * share no output. */
+ * share no output. In f32 without features that look at single scores one pass over tiles of
+ * keys, whose groups add to dQ one after the other: five products instead of seven. */
 #include <attn/device.h>
 
 #include "core/size.h"
@@ -33,6 +34,23 @@ static const tile keys_large[N_DIMS] = { { 128, 32, 128, 64, 32 },
 static const tile small[N_DIMS] = { { 32, 64, 128, 32, 32 },
                                     { 32, 64, 128, 32, 16 },
                                     { 32, 64, 128, 32, 8 } };
+
+/* As cuda_kernels/softmax/bwd_tile_once.cu has it, for a class of head sizes: keys whose rows
+ * stay in the shared memory, and as many queries of a step as it has room for beside them. */
+enum {
+    ONCE_CAPABILITY = 80, /* groups wait for each other, and copies are asynchronous */
+    ONCE_KEYS = 128,
+    ONCE_THREADS = 256,
+    ONCE_WORK_BYTES = 1024,
+    N_ONCE = 2
+};
+static const struct once {
+    int32_t dim, bn;
+    const char *kernel;
+} once[N_ONCE] = { { 64, 128, "softmax_bwd_tile_once_f32_d64_ranges" },
+                   { 128, 64, "softmax_bwd_tile_once_f32_d128_ranges" } };
+
+enum { EACH_SCORE = ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_DROPOUT };
 
 enum { QUERIES_RANGES, QUERIES_ALL, KEYS_RANGES, KEYS_ALL, BIAS, N_KINDS };
 
@@ -80,13 +98,46 @@ static bool fits(const tile *t, int i, const attn_caps *c)
 static const tile *find_tile(const attn_problem *p, const tile *large, int64_t rows,
                              const attn_caps *c)
 {
-    enum { EACH_SCORE = ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_DROPOUT };
     const int i = attn_cuda_dim_class(p);
     const bool few = 2 * rows <= large[i].bm;
 
     if (!few && !(p->features & EACH_SCORE) && fits(&large[i], i, c))
         return &large[i];
     return fits(&small[i], i, c) ? &small[i] : NULL;
+}
+
+/* Shared memory of the one pass, line by line. */
+typedef struct once_budget {
+    int64_t own, visited, pairs, rows;
+} once_budget;
+
+static once_budget once_budget_of(const struct once *t)
+{
+    return (once_budget){
+        .own = 2 * 4 * ONCE_KEYS * t->dim,
+        .visited = 2 * 4 * t->bn * t->dim,
+        .pairs = 4 * ONCE_KEYS * t->bn,
+        .rows = 2 * 4 * t->bn + ONCE_WORK_BYTES,
+    };
+}
+
+static int64_t once_sum(once_budget b)
+{
+    return b.own + b.visited + b.pairs + b.rows;
+}
+
+/* NULL: the passes that share no output take it. What is asked for has no say here either. */
+static const struct once *find_once(const attn_problem *p, const attn_caps *c)
+{
+    const int i = attn_cuda_dim_class(p);
+    const bool few = 2 * p->lk <= ONCE_KEYS;
+
+    if (p->type != ATTN_F32 || i >= N_ONCE || few || p->features & EACH_SCORE ||
+        c->capability < ONCE_CAPABILITY || c->max_group < ONCE_THREADS ||
+        once_sum(once_budget_of(&once[i])) > c->fast_bytes ||
+        attn_cuda_cores_refusal(p, c, ONCE_KEYS, false))
+        return NULL;
+    return &once[i];
 }
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
@@ -97,11 +148,22 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "D or Dv is over 256";
     if (!attn_cuda_counts(p))
         return "the tiles of so many queries or keys end beyond 2^31 - 1";
+    if (find_once(p, c))
+        return NULL;
     q = find_tile(p, queries_large, p->lq, c);
     k = find_tile(p, keys_large, p->lk, c);
     if (!q || !k)
         return "no tile fits the shared memory and the limit of threads";
     return attn_cuda_back_refusal(p, c, q->bm, k->bm);
+}
+
+static void describe_pass(const attn_problem *p, unsigned reads, attn_step *step)
+{
+    attn_step_softmax(step, p, ATTN_CUDA_READS_BACK | reads);
+    attn_step_define(step, "WIDE_Q", attn_cuda_aligned(p, ATTN_TENSOR_Q, p->d, 4));
+    attn_step_define(step, "WIDE_K", attn_cuda_aligned(p, ATTN_TENSOR_K, p->d, 4));
+    attn_step_define(step, "WIDE_V", attn_cuda_aligned(p, ATTN_TENSOR_V, p->dv, 4));
+    attn_step_define(step, "WIDE_GRADS", attn_cuda_back_aligned(p, 4));
 }
 
 /* A pass over pairs, whose groups own rows of what `over` says. */
@@ -119,11 +181,7 @@ static void add_pass(const attn_problem *p, int kind, attn_over over, uint32_t g
     step->tile_k = keys ? t->bm : t->bn;
     step->block = t->threads;
     step->fast_bytes = sum(budget_of(t, attn_cuda_dim[i]));
-    attn_step_softmax(step, p, ATTN_CUDA_READS_BACK | ATTN_READS_DROPOUT);
-    attn_step_define(step, "WIDE_Q", attn_cuda_aligned(p, ATTN_TENSOR_Q, p->d, 4));
-    attn_step_define(step, "WIDE_K", attn_cuda_aligned(p, ATTN_TENSOR_K, p->d, 4));
-    attn_step_define(step, "WIDE_V", attn_cuda_aligned(p, ATTN_TENSOR_V, p->dv, 4));
-    attn_step_define(step, "WIDE_GRADS", attn_cuda_back_aligned(p, 4));
+    describe_pass(p, ATTN_READS_DROPOUT, step);
 }
 
 /* Of the last step. */
@@ -135,8 +193,37 @@ static void add_budget(const budget *b, attn_choice *out)
     attn_choice_budget(out, "LSE and delta, marks, the group's work", b->rows);
 }
 
+static void lower_once(const attn_problem *p, const struct once *t, attn_choice *out)
+{
+    const uint32_t all = ATTN_GRAD_Q | ATTN_GRAD_K | ATTN_GRAD_V;
+    const once_budget b = once_budget_of(t);
+    attn_step *step;
+
+    attn_cuda_cores_begin(p, false, out);
+    if (p->grad & all) {
+        step = &out->step[out->n_steps++];
+        step->kernel = t->kernel;
+        step->over = ATTN_OVER_KEYS;
+        step->grad = all;
+        step->tile_q = t->bn;
+        step->tile_k = ONCE_KEYS;
+        step->block = ONCE_THREADS;
+        describe_pass(p, 0, step);
+        attn_choice_budget(out, "k and v, the whole tile", b.own);
+        attn_choice_budget(out, "q and the gradient of o", b.visited);
+        attn_choice_budget(out, "weights, then gradients of scores", b.pairs);
+        attn_choice_budget(out, "LSE and delta, the group's work", b.rows);
+    }
+    attn_cuda_cores_finish(p, false, out);
+    attn_choice_instance(out, "once,k%dx%d,dim%d,d%lld,dv%lld,%s", ONCE_KEYS, t->bn, t->dim,
+                         (long long)p->d, (long long)p->dv, attn_type_name(p->type));
+    out->tile_reason = "keys by queries of one pass: as many queries as the shared memory "
+                       "has room for beside 128 keys and their values";
+}
+
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
+    const struct once *const one = find_once(p, c);
     const uint32_t kv = ATTN_GRAD_K | ATTN_GRAD_V;
     const int i = attn_cuda_dim_class(p);
     const tile *const q = find_tile(p, queries_large, p->lq, c);
@@ -144,6 +231,10 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     const tile *last = NULL;
     budget b;
 
+    if (one) {
+        lower_once(p, one, out);
+        return;
+    }
     if (p->grad & ~(uint32_t)ATTN_GRAD_V)
         attn_cuda_back_delta(p, out);
     if (p->grad & ATTN_GRAD_Q)
