@@ -3,35 +3,44 @@
  * nothing, very negative sums, what is asked for and given, odd views, repeated runs. */
 #include "tests/fault_backward.h"
 
-/* A1, A8: a query that sees no key has gradients of 0, and the others are those without
- * the mask when its own gradients are 0 there. */
+/* A1, A8: a query that sees no key has gradients of 0. What lies in its rows reaches nobody. */
+static void hide_row(backward *x, const subject *who, const char *fields)
+{
+    backward_make(x, who, fields);
+    memset(x->t.mask + 3 * 8, 0, 8);
+    backward_forward(x);
+    fill(x->t.q + 3 * 8, 8, NAN);
+    fill(x->grad_o + 3 * 8, 8, INFINITY);
+    backward_compare(x);
+    backward_is_finite(x);
+    backward_is_zero(x, Q, 3 * 8, 8);
+}
+
+/* And the others are those without the mask when its own gradients are 0 there. */
 static void one_hidden_row(const subject *who)
 {
-    static const char *const fields[] = { "f32,b1,hq1,hkv1,lq8,lk8,d8,mask",
-                                          "f16,b1,hq1,hkv1,lq8,lk8,d8,mask",
-                                          "bf16,b1,hq1,hkv1,lq8,lk8,d8,mask" };
+    backward x, plain;
 
-    for (int y = 0; y < 3; y++) {
-        backward x, plain;
+    hide_row(&x, who, "f32,b1,hq1,hkv1,lq8,lk8,d8,mask");
+    backward_make(&plain, who, "f32,b1,hq1,hkv1,lq8,lk8,d8");
+    fill(plain.grad_o + 3 * 8, 8, 0);
+    plain.grad_lse[3] = 0;
+    backward_run(&plain);
+    for (int of = Q; of <= V; of++)
+        for (int64_t i = 0; i < x.n[of]; i++)
+            near(&x.t, "gradient", i, x.grad[of][i], plain.grad[of][i], 1e-5);
+    backward_free(&plain);
+    backward_free(&x);
+}
 
-        backward_make(&x, who, fields[y]);
-        memset(x.t.mask + 3 * 8, 0, 8);
-        backward_forward(&x);
-        backward_compare(&x);
-        backward_is_finite(&x);
-        backward_is_zero(&x, Q, 3 * 8, 8);
-        if (y == 0) {
-            backward_make(&plain, who, "f32,b1,hq1,hkv1,lq8,lk8,d8");
-            fill(plain.grad_o + 3 * 8, 8, 0);
-            plain.grad_lse[3] = 0;
-            backward_run(&plain);
-            for (int of = Q; of <= V; of++)
-                for (int64_t i = 0; i < x.n[of]; i++)
-                    near(&x.t, "gradient", i, x.grad[of][i], plain.grad[of][i], 1e-5);
-            backward_free(&plain);
-        }
-        backward_free(&x);
-    }
+static void one_hidden_row_of_16_bits(const subject *who)
+{
+    backward x;
+
+    hide_row(&x, who, "f16,b1,hq1,hkv1,lq8,lk8,d8,mask");
+    backward_free(&x);
+    hide_row(&x, who, "bf16,b1,hq1,hkv1,lq8,lk8,d8,mask");
+    backward_free(&x);
 }
 
 /* A2: a head that sees nothing; the gradient of its bias is 0 too. */
@@ -466,6 +475,7 @@ static void capped(const subject *who)
 #define SMALL "f32,b1,hq1,hkv1,lq8,lk8,d8"
 
 EACH_BACKWARD(one_hidden_row, SMALL ",mask")
+EACH_BACKWARD(one_hidden_row_of_16_bits, "f16,b1,hq1,hkv1,lq8,lk8,d8,mask")
 EACH_BACKWARD(one_hidden_head, SMALL ",bias=f32,mask")
 EACH_BACKWARD(biases_that_hide, SMALL ",bias=f32,sinks")
 EACH_BACKWARD(tails, SMALL ",causal")
@@ -487,15 +497,25 @@ EACH_BACKWARD(capped, SMALL ",softcap=1,bias=f32")
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_hidden_row),   cmocka_unit_test(test_one_hidden_head),
-        cmocka_unit_test(test_biases_that_hide), cmocka_unit_test(test_tails),
-        cmocka_unit_test(test_single_rows),      cmocka_unit_test(test_negative_sums),
-        cmocka_unit_test(test_large_scores),     cmocka_unit_test(test_nothing_to_see),
-        cmocka_unit_test(test_silent_rows),      cmocka_unit_test(test_loud_heads),
-        cmocka_unit_test(test_tokens_behind),    cmocka_unit_test(test_odd_views),
-        cmocka_unit_test(test_grouped_heads),    cmocka_unit_test(test_every_subset),
-        cmocka_unit_test(test_expanded_biases),  cmocka_unit_test(test_long_rows),
-        cmocka_unit_test(test_repeated),         cmocka_unit_test(test_capped),
+        cmocka_unit_test(test_one_hidden_row),
+        cmocka_unit_test(test_one_hidden_row_of_16_bits),
+        cmocka_unit_test(test_one_hidden_head),
+        cmocka_unit_test(test_biases_that_hide),
+        cmocka_unit_test(test_tails),
+        cmocka_unit_test(test_single_rows),
+        cmocka_unit_test(test_negative_sums),
+        cmocka_unit_test(test_large_scores),
+        cmocka_unit_test(test_nothing_to_see),
+        cmocka_unit_test(test_silent_rows),
+        cmocka_unit_test(test_loud_heads),
+        cmocka_unit_test(test_tokens_behind),
+        cmocka_unit_test(test_odd_views),
+        cmocka_unit_test(test_grouped_heads),
+        cmocka_unit_test(test_every_subset),
+        cmocka_unit_test(test_expanded_biases),
+        cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_repeated),
+        cmocka_unit_test(test_capped),
     };
     return FAULTS_RUN(tests);
 }

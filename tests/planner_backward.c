@@ -432,14 +432,19 @@ static void cuda_tensor_cores_take_one_pass(void **state)
     p.d = p.dv = 64;
     check_ok(attn_choose(&p, &t, &named, &c));
     assert_string_equal(c.step[1].kernel, "softmax_bwd_mma_f16_d64_both");
-    p.features |= ATTN_FEAT_MASK;
-    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
-                "softmax_bwd_mma: does not take \"mask\"");
-    p.features &= ~(uint32_t)ATTN_FEAT_MASK;
     check_ok(attn_problem_parse(&p, "softmax_bwd:f16,b1,hq1,hkv1,lq9,lk9,d64,dropout=0.5,"
                                     "grad=k"));
+    check_ok(attn_choose(&p, &t, NULL, &c));
+    assert_string_equal(c.variant->name, "softmax_bwd_mma");
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_mma_f16_d64_both_all");
+    check_ok(attn_problem_parse(&p, "softmax_bwd:bf16,b1,hq1,hkv1,lq9,lk9,d64,softcap=9,"
+                                    "bias=f32,sinks,grad=k+bias+sinks"));
+    check_ok(attn_choose(&p, &t, NULL, &c));
+    assert_string_equal(c.variant->name, "softmax_bwd_tile"); /* the other by name */
     check_ok(attn_choose(&p, &t, &named, &c));
-    assert_string_equal(c.step[1].kernel, "softmax_bwd_mma_f16_d64_both_drop");
+    assert_int_equal(c.n_steps, 4);
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_mma_bf16_d64_both_all");
+    assert_string_equal(c.step[2].kernel, "softmax_bwd_tile_bias_bf16_d64");
     check_ok(attn_problem_parse(&p, "softmax_bwd:f16,b1,hq1,hkv1,lq9,lk9,d64,grad=k"));
     t.caps.max_alloc_bytes = 4 * 9 * 64;
     check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,

@@ -21,8 +21,9 @@
 //           type before they meet the other operand. f16 has nothing below 2^-24: there weights
 //           are 2^14 times what they are, and gradients of scores a power of 2 that a bound
 //           of them, |dO| |v| + |delta|, allows; sums follow it
-// Features  ranges, lengths, packed sequences, sinks through common/; dropout in instances of
-//           its own; no softcap, terms, pages
+// Features  all but pages, through common/; softcap, terms and dropout in the instances _all.
+//           Where a mask or a bias hides keys, rows of K, Q and dO without a weight are taken
+//           as 0 if any of them is not finite: it would meet weights of 0
 // Requires  sm_80; bwd_mma_begin.cu before, bwd_mma_finish.cu behind; D and Dv up to DIM,
 //           columns past them are 0 and not read
 // Tunables  WARPS, BN, BLOCKS; src/plan/cuda/softmax_bwd_mma.c has the same numbers
@@ -44,6 +45,7 @@
 #endif
 
 #include "softmax/bwd_mma.cuh"
+#include "softmax/bwd_terms.cuh"
 
 // Brings Q, dO, LSE and delta of a step.
 template <typename T, int CAN>
@@ -76,7 +78,7 @@ DEVICE void fetch_step(const attn_kparams &p, back_shared<T> &mem, const mma_ste
 template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
 {
     static_assert(sizeof(back_shared<T>) <= T::BYTES, "the planner's budget");
-    constexpr bool DROPS = (CAN & FEAT_DROPOUT) != 0;
+    constexpr bool LOOKS = (CAN & FEAT_TERMS) != 0;    // at single scores
     SHARED_MEMORY(memory);
     back_shared<T> &mem = *(back_shared<T> *)memory;
     const back_group &group = mem.group;
@@ -86,6 +88,7 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
     const float unit = p.scale * 1.44269504088896340736f;
     uint32_t k_stays[T::STAYS ? T::KT : 1][4], v_stays[T::STAYS ? T::KT : 1][4];
     back_sums<T> dk, dv;
+    const bool special = has<CAN>(p, FEAT_SOFTCAP | FEAT_TERMS), hides = has<CAN>(p, FEAT_HIDES);
     float lift = 0x1p60f;    // what dK is times what it should be
     int n = 0;
 
@@ -93,6 +96,11 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
         find_group<T, CAN>(p, mem.group);
         find_step<T, CAN>(p, mem.group, NULL, mem.step[0]);
         find_step<T, CAN>(p, mem.group, &mem.step[0], mem.step[1]);
+        if constexpr (LOOKS) {
+            find_score<T, CAN>(p, mem, 0);
+            find_score<T, CAN>(p, mem, 1);
+            mem.odd_keys = mem.odd[0] = mem.odd[1] = 0;
+        }
     }
     __syncthreads();
     if (group.owned == 0)
@@ -136,13 +144,25 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
         __syncthreads();    // the step has arrived for all, and the one before was read
         if (want_q && threadIdx.x == 0)
             before = device_flag(at.flag);
+        if (hides) {
+            if (n == 0)
+                note_odd<T::BM * CHUNKS_K, T::THREADS>(mem.k, mem.odd_keys);
+            note_odd<T::BN * CHUNKS_K, T::THREADS>(mem.q[slot], mem.odd[slot]);
+            note_odd<T::BN * CHUNKS_K, T::THREADS>(mem.o[slot], mem.odd[slot]);
+            __syncthreads();
+            if (threadIdx.x == 0)
+                mem.odd[slot ^ 1] = 0;
+        }
+
+        const bool odd_keys = hides && mem.odd_keys, odd = hides && mem.odd[slot];
+
         if (T::LIFTS && n == 0) {
             mem.largest[warp] = find_largest(mem.v, warp * 16, place_of<CHUNKS_K>);
             __syncthreads();
         }
         if (T::LIFTS) {
             const float now = find_lift<T>(at, mem.size[slot], mem.delta[slot], mem.lse[slot],
-                                           mem.largest, DROPS ? p.drop_factor : 1.0f);
+                                           mem.largest, has<CAN>(p, FEAT_DROPOUT) ? p.drop_factor : 1.0f);
 
             // each head begins with its own: its bits are not another head's affair
             if (now < lift || n == 0 || at.h != mem.step[(n + 3) % 4].h) {
@@ -167,37 +187,57 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
         device_commit();
         if (mine) {
             back_kept kept;
+            uint32_t seen = 0;
+            [[maybe_unused]] back_slopes<T, LOOKS> slopes;
 
-            find_weights<T>(s, unit, mem.lse[slot], at, key, group.seq.keys);
-            if (DROPS)
+            if constexpr (LOOKS)
+                if (special)
+                    find_scores<T, CAN>(p, mem.score[n % 4], key, s, slopes);
+            if (special)
+                find_natural_weights<T>(s, mem.lse[slot]);
+            else
+                find_weights<T>(s, unit, mem.lse[slot]);
+            if (at.masked)
+                mask_weights<T>(s, at, key, group.seq.keys);
+            if constexpr (LOOKS)
+                if (odd || odd_keys)
+                    seen = find_seen<T>(s, warp * 16, mem.seen);
+            if (has<CAN>(p, FEAT_DROPOUT))
                 find_kept<T>(p, (uint32_t)(group.b * p.heads_q + at.h), at.i0, key, kept);
             if (want_v) {
                 pack_pairs<T>(s, TYPE == TYPE_F16 ? 0x1p14f : 1.0f, w);
-                if (DROPS)
+                if (has<CAN>(p, FEAT_DROPOUT))
                     drop_packed<T>(kept, w);
-                add_products<T>(dv, w, mem.o[slot]);
+                add_products<T>(dv, w, mem.o[slot], odd, seen);
             }
             if (T::K) {
                 find_pairs<T>(dp, mem.v + warp * 16 * CHUNKS_K, v_stays, mem.o[slot]);
-                if (DROPS)
+                if (has<CAN>(p, FEAT_DROPOUT))
                     drop_pairs<T>(p, kept, dp);
-                find_gradients<T>(s, dp, mem.delta[slot], at.masked);
+                if constexpr (LOOKS)
+                    if (has<CAN>(p, FEAT_SOFTCAP))
+                        slope_gradients<T>(s, dp, mem.delta[slot], slopes);
+                if (!has<CAN>(p, FEAT_SOFTCAP))
+                    find_gradients<T>(s, dp, mem.delta[slot], at.masked || hides);
                 pack_pairs<T>(dp, T::LIFTS ? lift : 1.0f, w);
                 if (want_q)
                     put_gradients<T>(w, warp * 16, mem.ds);
                 if (want_k)
-                    add_products<T>(dk, w, mem.q[slot]);
+                    add_products<T>(dk, w, mem.q[slot], odd, seen);
             }
         }
-        if (threadIdx.x == T::THREADS - 32)
+        if (threadIdx.x == T::THREADS - 32) {
             find_step<T, CAN>(p, mem.group, &next, mem.step[(n + 2) % 4]);
+            if constexpr (LOOKS)
+                find_score<T, CAN>(p, mem, (n + 2) % 4);
+        }
         if (!want_q)
             continue;
         if (threadIdx.x == 0)
             take_turn(at, before, n ? &mem.step[(n - 1) % 4] : NULL);
         __syncthreads();    // dS is there for all, and the sums are this group's
         add_queries<T>(at, group.work, mem.ds, mem.k, group.first, group.seq.keys,
-                       T::LIFTS ? 1.0f / lift : 1.0f);
+                       T::LIFTS ? 1.0f / lift : 1.0f, odd_keys ? mem.seen : NULL);
     }
     if (want_q && n) {
         __syncthreads();
@@ -212,7 +252,7 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
         store_keys<T, CAN>(p, dv, warp * 16, p.grad_v,
                            ADDRESS_KEYS(p, grad_v, group.seq, group.b, group.owner),
                            group.first, group.owned, p.dv,
-                           unlifted<TYPE>(DROPS ? p.drop_factor : 1.0f));
+                           unlifted<TYPE>(has<CAN>(p, FEAT_DROPOUT) ? p.drop_factor : 1.0f));
 }
 
 #define JOIN(a, b) a##b
@@ -224,15 +264,16 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
     }
 
 // Two groups of four warps hide each other's barriers and turns; one of eight reads Q and dO
-// half as often, and needs less shared memory than two. With dropout small ones alone.
-enum { CAN_DROP = CAN_RANGES | FEAT_DROPOUT };
+// half as often, and needs less shared memory than two. Where single scores are looked at small
+// ones alone, of 32 queries: slopes want registers.
+enum { CAN_LOOK = CAN_ALL & ~FEAT_PAGES };
 #if DIM <= 128
 using both = back<8, 64, 1, true, true>;
 using both_small = back<4, 64, 2, true, true>;
-using both_drop = back<4, DIM == 64 ? 64 : 32, 2, true, true>;
+using both_all = back<4, 32, 2, true, true>;
 KERNEL(NAME, _both, both, CAN_RANGES)
 KERNEL(NAME, _both_small, both_small, CAN_RANGES)
-KERNEL(NAME, _both_drop, both_drop, CAN_DROP)
+KERNEL(NAME, _both_all, both_all, CAN_LOOK)
 #else
 using keys = back<8, 32, 1, true, false>;
 using keys_small = back<4, 32, 1, true, false>;
@@ -240,8 +281,8 @@ using values = back<8, 32, 1, false, true>;
 using values_small = back<4, 32, 1, false, true>;
 KERNEL(NAME, _keys, keys, CAN_RANGES)
 KERNEL(NAME, _keys_small, keys_small, CAN_RANGES)
-KERNEL(NAME, _keys_drop, keys_small, CAN_DROP)
+KERNEL(NAME, _keys_all, keys_small, CAN_LOOK)
 KERNEL(NAME, _values, values, CAN_RANGES)
 KERNEL(NAME, _values_small, values_small, CAN_RANGES)
-KERNEL(NAME, _values_drop, values_small, CAN_DROP)
+KERNEL(NAME, _values_all, values_small, CAN_LOOK)
 #endif

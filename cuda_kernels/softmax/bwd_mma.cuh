@@ -33,6 +33,9 @@ template <typename T> struct back_shared {
 
     float largest[T::WARPS];    // length of a row of V, of each warp's keys
     mma_step step[4];           // in turn
+    attn_score score[4];        // where single scores are looked at
+    int odd_keys, odd[2];       // there: something in K, in Q or dO of a step is not finite
+    uint8_t seen[T::BM];        // there: a query of the step has a weight for the key
     back_group group;
 };
 
@@ -76,9 +79,17 @@ DEVICE void find_pairs(back_pairs<T> &s, const float4 *own,
     }
 }
 
-// sums += pairs times the rows of a step.
+// Two elements of rows of which the first, or the second, is to count.
+DEVICE uint32_t choose_pair(uint32_t two, uint32_t first, uint32_t second)
+{
+    return two & ((first ? 0x0000ffffu : 0u) | (second ? 0xffff0000u : 0u));
+}
+
+// sums += pairs times the rows of a step. odd: not all of those are finite, and those that have
+// no weight here do not count; `seen` tells which have, two bits for each eight of them.
 template <typename T>
-DEVICE void add_products(back_sums<T> &sums, const back_operand<T> &w, const float4 *rows)
+DEVICE void add_products(back_sums<T> &sums, const back_operand<T> &w, const float4 *rows,
+                         bool odd, uint32_t seen)
 {
     const int lane = threadIdx.x % 32;
     const device_shared rows_at = address_of<CHUNKS_K>(rows, lane % 16, lane / 16);
@@ -90,6 +101,12 @@ DEVICE void add_products(back_sums<T> &sums, const back_operand<T> &w, const flo
             uint32_t b[4];
 
             device_matrices_turned(b, moved<CHUNKS_K>(rows_at, t * 16, n));
+            #pragma unroll
+            for (int i = 0; i < 4 && odd; i++) {
+                const uint32_t two = seen >> (4 * t + i % 2 * 2);
+
+                b[i] = choose_pair(b[i], two & 1, two & 2);
+            }
             device_multiply<TYPE>(sums[n], w[t], b[0], b[1]);
             device_multiply<TYPE>(sums[n + 1], w[t], b[2], b[3]);
         }
@@ -98,10 +115,10 @@ DEVICE void add_products(back_sums<T> &sums, const back_operand<T> &w, const flo
 
 // Adds this step's part of dQ to the sums of its queries, times a factor: 32 queries and
 // T::DQ columns by each warp, 8 T::QT of them at a time. ds is there for all; `key` is its
-// first, of `keys`.
+// first, of `keys`. seen: NULL, or which keys count, since not all of K is finite.
 template <typename T>
 DEVICE void add_queries(const mma_step &at, const back_work &work, const float4 *ds,
-                        const float4 *k, int key, int keys, float factor)
+                        const float4 *k, int key, int keys, float factor, const uint8_t *seen)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int x0 = warp % T::QW * 32;
@@ -125,6 +142,12 @@ DEVICE void add_queries(const mma_step &at, const back_work &work, const float4 
                 uint32_t b[4];
 
                 device_matrices_turned(b, moved<CHUNKS_K>(k_at, j, c0 / 8 + n));
+                #pragma unroll
+                for (int i = 0; i < 4 && seen; i++) {
+                    const uint8_t *const two = seen + j + i % 2 * 8 + lane % 4 * 2;
+
+                    b[i] = choose_pair(b[i], two[0], two[1]);
+                }
                 #pragma unroll
                 for (int mt = 0; mt < 2; mt++) {
                     device_multiply<TYPE>(sum[mt][n], a[mt], b[0], b[1]);

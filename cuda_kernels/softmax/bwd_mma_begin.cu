@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // softmax/bwd_mma_begin.cu: the first step of the backward on tensor cores.
 //
-// Computes  delta_i = sum_d dO_id O_id - dLSE_i, those that are there; LSE_i in units of
-//           log2; of f16 |dO_i|, rounded up a little; and zeros the flags, the ticket and, if
+// Computes  delta_i = sum_d dO_id O_id - dLSE_i, those that are there; LSE_i, in units of
+//           log2 unless single scores are looked at; of f16 |dO_i|, rounded up a little; and zeros the flags, the ticket and, if
 //           not SUMS_BY_COPY, the sums that the passes begin with
 // Grid      1-D, ceil(Lq / GROUP_ROWS) * Hq * B groups, queries fastest
 // Block     256 threads, 1-D: a warp for eight rows
@@ -47,7 +47,8 @@ extern "C" __global__ __launch_bounds__(256, 3) void NAME(const __grid_constant_
 
     if (lane % 4 == 0 && i < seq.queries) {
         p.work[row] = x.delta;
-        work.lse[row] = back_lse<CAN>(p, seq, b, h, i) * 1.44269504088896340736f;
+        work.lse[row] = back_lse<CAN>(p, seq, b, h, i) *
+                        (has<CAN>(p, FEAT_SOFTCAP | FEAT_TERMS) ? 1.0f : 1.44269504088896340736f);
         work.size[row] = TYPE == TYPE_F16 ? sqrtf(x.square) * 1.001f : 0.0f;
     }
     if (BY_COPY || !(p.has & HAS_GRAD_Q))

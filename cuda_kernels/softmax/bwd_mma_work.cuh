@@ -2,7 +2,8 @@
 // softmax/bwd_mma_work.cuh: what bwd_mma_begin.cu, bwd_mma.cu and bwd_mma_finish.cu leave
 // each other in the workspace. With a row for each query of each head and batch, [B, Hq, Lq]:
 //
-//   delta [rows]  lse [rows]    as bwd.cuh; in units of log2
+//   delta [rows]  lse [rows]    as bwd.cuh; in units of log2, natural where single scores
+//                               are looked at (softcap, terms)
 //   size [rows]                 the length of a row of dO as a vector; of f16
 //   sums [rows][pitch]          dQ, but for the scale; pitch: D rounded up to 8, or of
 //                               SUMS_BY_COPY the larger of D and Dv to the kernel's DIM,

@@ -14,10 +14,9 @@ template <typename T> using back_pairs = float[T::NT][4];
 template <typename T> using back_sums = float[T::DT][4];
 template <typename T> using back_operand = uint32_t[T::NT / 2][4];
 
-// Scores become weights; out of range they are 0. `key`: the lane's first.
+// Scores become weights, of an LSE in units of log2.
 template <typename T>
-DEVICE void find_weights(back_pairs<T> &s, float unit, const float *lse, const mma_step &at,
-                         int key, int keys)
+DEVICE void find_weights(back_pairs<T> &s, float unit, const float *lse)
 {
     const int c0 = threadIdx.x % 4 * 2;
 
@@ -29,8 +28,14 @@ DEVICE void find_weights(back_pairs<T> &s, float unit, const float *lse, const m
         for (int e = 0; e < 4; e++)
             s[t][e] = state_exp2(device_min(fmaf(s[t][e], unit, -own[e % 2]), 0.0f));
     }
-    if (!at.masked)
-        return;
+}
+
+// Weights out of range are 0. `key`: the lane's first, of `keys`.
+template <typename T>
+DEVICE void mask_weights(back_pairs<T> &s, const mma_step &at, int key, int keys)
+{
+    const int c0 = threadIdx.x % 4 * 2;
+
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int64_t j = key + half * 8;
@@ -155,6 +160,7 @@ template <typename PLACE> DEVICE float find_largest(const float4 *v, int first, 
         }
     }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum = sum < INFINITE ? sum : 0.0f;    // what is seen of such a row is not finite anyway
     for (int mask = 2; mask < 32; mask *= 2)
         sum = fmaxf(sum, __shfl_xor_sync(0xffffffffu, sum, mask));
     return sqrtf(sum) * 1.001f;

@@ -87,7 +87,9 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
         if (!T::APART)
             device_products_wait<1>();
         device_products_hold(s);
-        find_weights<T>(s, unit, mem.lse[slot], at, key, group.seq.keys);
+        find_weights<T>(s, unit, mem.lse[slot]);
+        if (at.masked)
+            mask_weights<T>(s, at, key, group.seq.keys);
         pack_pairs<T>(s, TYPE == TYPE_F16 ? 0x1p14f : 1.0f, w);
         begin_sums<T>(dv, w, mem.o[slot]);
         device_products_wait<1>();

@@ -83,7 +83,9 @@ DEVICE void compute_values(const attn_kparams &p, back_shared<T> &mem)
         if (T::LIFTS && T::Q)
             lift = next_lift<T>(mem, n, lift);
         device_products_hold(s);
-        find_weights<T>(s, unit, mem.lse[slot], at, key, group.seq.keys);
+        find_weights<T>(s, unit, mem.lse[slot]);
+        if (at.masked)
+            mask_weights<T>(s, at, key, group.seq.keys);
         arrive(&mem.empty[slot]);
         if (n > 0)
             device_meet<MATH>(WEIGHTS_TAKEN);

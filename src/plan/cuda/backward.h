@@ -13,6 +13,9 @@ enum {
 /* delta of every query, into the workspace; left out by calls that want dV alone. */
 void attn_cuda_back_delta(const attn_problem *p, attn_choice *out);
 
+/* dBias, if it is asked for, behind the step that leaves delta. */
+void attn_cuda_back_bias(const attn_problem *p, attn_choice *out);
+
 /* dSinks, if they are asked for: the last step. */
 void attn_cuda_back_sinks(const attn_problem *p, attn_choice *out);
 

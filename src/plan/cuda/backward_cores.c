@@ -68,7 +68,8 @@ static void add_rows(const attn_problem *p, const char *kernel, uint32_t grad,
 void attn_cuda_cores_begin(const attn_problem *p, bool by_copy, attn_choice *out)
 {
     add_rows(p, begin[by_copy][p->type - ATTN_F32], 0,
-             ATTN_READS_DV | ATTN_READS_D | ATTN_READS_O | ATTN_READS_GRAD_O,
+             ATTN_READS_DV | ATTN_READS_D | ATTN_READS_O | ATTN_READS_GRAD_O |
+                 ATTN_READS_SOFTCAP | ATTN_READS_TERMS,
              ATTN_TENSOR_GRAD_O, p->dv, out);
 }
 

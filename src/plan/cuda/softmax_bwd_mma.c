@@ -17,8 +17,8 @@ enum {
 /* A tile for a class of head sizes, up to which D and Dv are padded: warps, each with 16 keys
  * whose sums its registers hold; queries of a step; groups that are to fit a multiprocessor
  * together. K, V and two steps of Q and dO have to fit the shared memory. The first that
- * does is taken: two small groups hide each other's waits. With dropout there is one tile for
- * each class, small. */
+ * does is taken: two small groups hide each other's waits. Where single scores are looked at
+ * there is one tile for each class, small. */
 typedef struct tile {
     int32_t dim, warps, bn, groups;
     const char *both[N_TYPES];   /* dK, dV and dQ; NULL: two kernels, as the registers */
@@ -30,10 +30,10 @@ typedef struct tile {
     {                                                                             \
         "softmax_bwd_mma_f16_" dim "_" part, "softmax_bwd_mma_bf16_" dim "_" part \
     }
-static const tile drop_tiles[] = {
-    { 64, 4, 64, 1, NAMES("d64", "both_drop"), { NULL }, { NULL } },
-    { 128, 4, 32, 1, NAMES("d128", "both_drop"), { NULL }, { NULL } },
-    { 256, 4, 32, 1, { NULL }, NAMES("d256", "keys_drop"), NAMES("d256", "values_drop") },
+static const tile all_tiles[] = {
+    { 64, 4, 32, 1, NAMES("d64", "both_all"), { NULL }, { NULL } },
+    { 128, 4, 32, 1, NAMES("d128", "both_all"), { NULL }, { NULL } },
+    { 256, 4, 32, 1, { NULL }, NAMES("d256", "keys_all"), NAMES("d256", "values_all") },
 };
 static const tile tiles[] = {
     { 64, 4, 64, 2, NAMES("d64", "both_small"), { NULL }, { NULL } },
@@ -44,7 +44,9 @@ static const tile tiles[] = {
     { 256, 4, 32, 1, { NULL }, NAMES("d256", "keys_small"), NAMES("d256", "values_small") },
 };
 enum { N_TILES = sizeof tiles / sizeof tiles[0] };
-enum { N_DROP_TILES = sizeof drop_tiles / sizeof drop_tiles[0] };
+enum { N_ALL_TILES = sizeof all_tiles / sizeof all_tiles[0] };
+
+enum { EACH_SCORE = ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_DROPOUT };
 
 static int64_t keys_of(const tile *t)
 {
@@ -74,10 +76,10 @@ static int64_t sum(budget b)
 static const tile *find_tile(const attn_problem *p, const attn_caps *c)
 {
     const int64_t dim = attn_max(p->d, p->dv);
-    const bool drops = p->features & ATTN_FEAT_DROPOUT;
+    const bool looks = p->features & EACH_SCORE;
 
-    for (int i = 0; i < (drops ? N_DROP_TILES : N_TILES); i++) {
-        const tile *t = drops ? &drop_tiles[i] : &tiles[i];
+    for (int i = 0; i < (looks ? N_ALL_TILES : N_TILES); i++) {
+        const tile *t = looks ? &all_tiles[i] : &tiles[i];
 
         if (dim <= t->dim && 32 * t->warps <= c->max_group &&
             t->groups * (sum(budget_of(t)) + BLOCK_BYTES) <= c->fast_bytes + BLOCK_BYTES)
@@ -101,6 +103,14 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     if (!t)
         return "no tile fits the shared memory and the limit of threads";
     return attn_cuda_cores_refusal(p, c, keys_of(t), false);
+}
+
+static const char *worse(const attn_problem *p, const attn_caps *c)
+{
+    (void)c;
+    return p->features & (ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP)
+               ? "takes it, but was not timed with softcap, bias, mask or ALiBi"
+               : NULL;
 }
 
 static void add_pass(const attn_problem *p, const tile *t, const char *kernel,
@@ -134,7 +144,7 @@ static void add_passes(const attn_problem *p, const tile *t, int type, attn_choi
     if (!t->both[type] && p->grad & qk)
         add_pass(p, t, t->keys[type], qk, out);
     if (out->n_steps == 1)
-        return; /* sinks alone */
+        return; /* a bias or sinks alone */
     out->step[out->n_steps - 1].fast_bytes = 0;
     attn_choice_budget(out, "k and v, the whole tile", b.own);
     attn_choice_budget(out, "q and the gradient of o, two in turn", b.visited);
@@ -149,6 +159,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 
     attn_cuda_cores_begin(p, false, out);
     add_passes(p, t, type, out);
+    attn_cuda_back_bias(p, out);
     attn_cuda_cores_finish(p, false, out);
     attn_choice_instance(out, "k%lldx%d,groups%d,dim%d,d%lld,dv%lld,%s",
                          (long long)keys_of(t), t->bn, t->groups, t->dim, (long long)p->d,
@@ -163,8 +174,8 @@ const attn_variant attn_cuda_softmax_bwd_mma_variant = {
     .about = "gradients on tensor cores, in one pass over tiles of keys; dQ is added up in "
              "their order",
     .pass = ATTN_PASS_BWD,
-    .features = (ATTN_FEATURES_BWD & ~(uint32_t)(ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP)) |
-                ATTN_FEAT_DROPOUT,
+    .features = ATTN_FEATURES_BWD | ATTN_FEAT_DROPOUT,
     .applicable = applicable,
+    .worse = worse,
     .lower = lower,
 };

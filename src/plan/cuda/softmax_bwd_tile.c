@@ -184,6 +184,13 @@ static void add_pass(const attn_problem *p, int kind, attn_over over, uint32_t g
     describe_pass(p, ATTN_READS_DROPOUT, step);
 }
 
+void attn_cuda_back_bias(const attn_problem *p, attn_choice *out)
+{
+    if (p->grad & ATTN_GRAD_BIAS)
+        add_pass(p, BIAS, ATTN_OVER_BIAS, ATTN_GRAD_BIAS, &small[attn_cuda_dim_class(p)],
+                 out);
+}
+
 /* Of the last step. */
 static void add_budget(const budget *b, attn_choice *out)
 {
@@ -243,8 +250,9 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     if (p->grad & kv)
         add_pass(p, k == &small[i] ? KEYS_ALL : KEYS_RANGES, ATTN_OVER_KEYS, kv, last = k,
                  out);
+    attn_cuda_back_bias(p, out);
     if (p->grad & ATTN_GRAD_BIAS)
-        add_pass(p, BIAS, ATTN_OVER_BIAS, ATTN_GRAD_BIAS, last = &small[i], out);
+        last = &small[i];
     if (last) {
         b = budget_of(last, attn_cuda_dim[i]);
         add_budget(&b, out);
