@@ -19,20 +19,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <cudaTypedefs.h>
 #include <unistd.h>
 #include <vector>
 
 #include KERNEL_FILE
-
-#define CHECK(call)                                                                        \
-    do {                                                                                   \
-        const cudaError_t e = (call);                                                      \
-        if (e != cudaSuccess) {                                                            \
-            printf("%s: %s\n", #call, cudaGetErrorString(e));                              \
-            exit(1);                                                                       \
-        }                                                                                  \
-    } while (0)
+#include "launch.cuh"
 
 #define KERNEL_(a, b) JOIN(a, b)
 
@@ -51,13 +42,6 @@ template <int TYPE = ::TYPE> __global__ void fill(void *x, size_t n, uint32_t se
         u ^= u >> 15, u *= 2246822519u, u ^= u >> 13, u *= 3266489917u, u ^= u >> 16;
         elem_store<TYPE>(x, (int64_t)i, (float)(int32_t)u * (1.0f / 1073741824.0f));
     }
-}
-
-// Keeps the GPU busy while the host queues what is timed.
-__global__ void spin(long long clocks)
-{
-    for (const long long from = clock64(); clock64() - from < clocks;)
-        ;
 }
 
 template <int TYPE = ::TYPE> static void *made(size_t n, uint32_t seed)
@@ -229,30 +213,12 @@ static double error_of(const attn_kparams &p, bool causal)
 }
 
 #ifdef RESIDENT    // a kernel with tensor maps
-#include <cuda.h>
-
-static attn_map map_of(const void *x, int64_t d, int64_t rows, int64_t heads, int64_t batch,
-                       int box)
+static attn_map map_for(const void *x, int64_t d, int64_t rows, int64_t heads, int64_t batch,
+                        int box)
 {
-    static PFN_cuTensorMapEncodeTiled_v12000 encode;
-    const cuuint64_t size[4] = { (cuuint64_t)d, (cuuint64_t)rows, (cuuint64_t)heads,
-                                 (cuuint64_t)batch };
-    const cuuint64_t stride[3] = { size[0] * 2, size[0] * size[1] * 2,
-                                   size[0] * size[1] * size[2] * 2 };
-    const cuuint32_t boxes[4] = { 64, (cuuint32_t)box, 1, 1 }, ones[4] = { 1, 1, 1, 1 };
-    cudaDriverEntryPointQueryResult found;
-    attn_map map;
-
-    if (!encode)
-        CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&encode,
-                                               12000, cudaEnableDefault, &found));
-    if (encode((CUtensorMap *)&map, TYPE == TYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                     : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-               4, (void *)x, size, stride, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))
-        printf("no map\n"), exit(1);
-    return map;
+    return map_of(TYPE == TYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                  x, d, rows, heads, batch, box);
 }
 #endif
 
@@ -315,8 +281,8 @@ int main(int argc, char **argv)
 
         p.k = k[i % k.size()], p.v = v[i % v.size()];
 #ifdef RESIDENT
-        attn_maps maps = { map_of(p.q, d, lq, hq, b, 64), map_of(p.k, d, lk, hkv, b, USED::BN),
-                           map_of(p.v, d, lk, hkv, b, USED::BN), !getenv("NO_MAPS") };
+        attn_maps maps = { map_for(p.q, d, lq, hq, b, 64), map_for(p.k, d, lk, hkv, b, USED::BN),
+                           map_for(p.v, d, lk, hkv, b, USED::BN), {}, !getenv("NO_MAPS") };
 #define ARGUMENTS p, maps
 #else
 #define ARGUMENTS p

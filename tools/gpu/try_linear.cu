@@ -19,15 +19,7 @@
 #include <vector>
 
 #include KERNEL_FILE
-
-#define CHECK(call)                                            \
-    do {                                                       \
-        const cudaError_t e = (call);                          \
-        if (e != cudaSuccess) {                                \
-            printf("%s: %s\n", #call, cudaGetErrorString(e));  \
-            exit(1);                                           \
-        }                                                      \
-    } while (0)
+#include "launch.cuh"
 
 #define KERNEL_(a, b) JOIN(a, b)
 
