@@ -9,6 +9,7 @@
 #   faults    the fault families, rows of many gigabytes among them, on all devices or DEVICES
 #   sanitize  compute-sanitizer's four checkers over all CUDA kernels
 #   two       two GPUs in one process
+#   micro     the rates and latencies that the kernels rest on (micro.sh)
 #   launch    what a planned launch takes of the host, and a first use
 #   opencl    NVIDIA's OpenCL beside CUDA
 #   crossover from what length on linear attention is faster than softmax
@@ -114,6 +115,10 @@ two() {
     done
 }
 
+micro() {
+    timeout 300 bash tools/gpu/micro.sh "$reports"
+}
+
 launch() {
     cc -O2 -Iinclude tools/gpu/launch_cost.c -L"$work/build/src" \
         -Wl,-rpath,"$work/build/src" -lattn -ldl -lm -o "$work/launch_cost" &&
@@ -174,7 +179,7 @@ torch() {
 for stage in "$@"; do
     echo "== $stage, $(date +%T)"
     case $stage in
-    validate | faults | sanitize | two | launch | opencl | crossover | gradients | linear) $stage ;;
+    validate | faults | sanitize | two | micro | launch | opencl | crossover | gradients | linear) $stage ;;
     *) torch "$stage" ;;
     esac
 done
