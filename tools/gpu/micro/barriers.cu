@@ -42,6 +42,7 @@ static __global__ void __launch_bounds__(256, 1) ping_pong(probe p)
             if (lane == 0)
                 device_barrier_arrive(&there);
             wait_for(&back, r & 1);
+            __syncwarp();    // lest lane 0 be two phases ahead of a lane
         }
     } else if (warp == 4) {
         int seen = 0;
@@ -49,6 +50,7 @@ static __global__ void __launch_bounds__(256, 1) ping_pong(probe p)
         #pragma unroll 1
         for (int r = 0; r < p.rounds; r++) {
             wait_for(&there, r & 1);
+            __syncwarp();
             if (lane == 0)
                 device_barrier_arrive(&back);
             seen++;
@@ -78,6 +80,7 @@ static __global__ void __launch_bounds__(32, 1) own_phase(probe p)
         if (threadIdx.x == 0)
             device_barrier_arrive(&there);
         wait_for(&there, r & 1);
+        __syncwarp();
     }
     end(p, from);
 #endif

@@ -43,8 +43,8 @@ DEVICE void copy_8(char *to, const char *from)
     }
 }
 
-// Rows first .. of SPAN pieces of BYTES, one after another, again and again, IN_FLIGHT of them on
-// their way, p.rounds in all. By maps (one thread), or by 128 threads.
+// Each block's `span` pieces of BYTES, one after another, again and again, IN_FLIGHT of them on
+// their way, p.rounds in all: boxes by one thread here, cp.async by 128 threads below.
 template <int BYTES, int IN_FLIGHT>
 static __global__ void __launch_bounds__(BY_THREADS, 1)
     boxes(probe p, const __grid_constant__ attn_map map, int span)
@@ -116,7 +116,7 @@ static __global__ void __launch_bounds__(BY_THREADS, 1)
 }
 
 // Clocks of one copy after another, LATENCIES of pieces that nobody had, and the same once more.
-// BYTES 16: by one thread; BOX_8, if `by_map`, or BOX_32: a box.
+// BY_MAP: a box of BYTES; else cp.async, 16 bytes by one thread or BOX_8 by all.
 template <int BYTES, bool BY_MAP>
 static __global__ void __launch_bounds__(BY_THREADS, 1)
     latency(probe p, const __grid_constant__ attn_map map, const char *x)

@@ -16,7 +16,7 @@ template <int TX_> struct lanes {
     static constexpr int TX = TX_;
 };
 
-enum { EACH = 8, FAR = 16384, CHUNKS = 16, PITCH = 4 * CHUNKS + 4 };
+enum { EACH = 16, STORES = 4, FAR = 16384, CHUNKS = 16, PITCH = 4 * CHUNKS + 4 };
 enum order { PLAIN, AS_STAGED };
 enum mode { BOTH, LOADS, PRODUCTS };
 
@@ -48,7 +48,8 @@ static __device__ int chunk_of(int order, int different, int lane)
 static __global__ void __launch_bounds__(512, 1) loads(probe p, int order, int different)
 {
     SHARED_MEMORY(memory);
-    uint32_t *const words = (uint32_t *)memory, sum = 0;
+    uint32_t *const words = (uint32_t *)memory;
+    uint32_t sum[4] = {};    // so that none waits for the one before
 
     for (int i = threadIdx.x; i < 2 * FAR / 4; i += blockDim.x)
         words[i] = i;
@@ -62,13 +63,13 @@ static __global__ void __launch_bounds__(512, 1) loads(probe p, int order, int d
         for (int i = 0; i < EACH; i++) {
             const uint4 x = load(at + i * 512);
 
-            sum += x.x + x.y;
-            sum += x.z + x.w;
+            sum[i % 2 * 2] += x.x + x.y;
+            sum[i % 2 * 2 + 1] += x.z + x.w;
         }
         at ^= FAR;
     }
     end(p, from);
-    put(p, (float)(sum & 0xffffff));
+    put(p, (float)((sum[0] + sum[1] + sum[2] + sum[3]) & 0xffffff));
 }
 
 // Each thread writes its own bytes, WIDE of them; then what stands there is read.
@@ -82,7 +83,7 @@ template <int WIDE> static __global__ void __launch_bounds__(512, 1) stores(prob
     #pragma unroll 1
     for (int r = 0; r < p.rounds; r++) {
         #pragma unroll
-        for (int i = 0; i < EACH / 2; i++)    // 512 threads: 32 KB
+        for (int i = 0; i < STORES; i++)    // 512 threads: 32 KB
             if (WIDE == 16)
                 asm volatile("st.shared.v4.u32 [%0], {%1, %2, %2, %2};" ::"r"(at + i * 512 * 16),
                              "r"(r), "r"(i) : "memory");
@@ -107,7 +108,7 @@ static __global__ void __launch_bounds__(256, 1) tile(probe p)
     const device_shared b = device_address(others + place.tx * PITCH);
     float c[ROWS][COLUMNS] = {}, sum = 0.0f;
     float4 u[ROWS], v[COLUMNS];
-    uint32_t seen = 0;
+    uint32_t seen[2] = {};
 
     for (int i = threadIdx.x; i < (ROWS + COLUMNS) * 16 * PITCH; i += 256)
         rows[i] = 1.0f + i / PITCH % 4;
@@ -131,7 +132,8 @@ static __global__ void __launch_bounds__(256, 1) tile(probe p)
 
                 u[i] = make_float4(__uint_as_float(w.x), __uint_as_float(w.y),
                                    __uint_as_float(w.z), __uint_as_float(w.w));
-                seen += w.x + w.y + w.z + w.w;
+                seen[0] += w.x + w.y;
+                seen[1] += w.z + w.w;
             }
             #pragma unroll
             for (int j = 0; j < COLUMNS && MODE != PRODUCTS; j++) {
@@ -139,7 +141,8 @@ static __global__ void __launch_bounds__(256, 1) tile(probe p)
 
                 v[j] = make_float4(__uint_as_float(w.x), __uint_as_float(w.y),
                                    __uint_as_float(w.z), __uint_as_float(w.w));
-                seen += w.x + w.y + w.z + w.w;
+                seen[0] += w.x + w.y;
+                seen[1] += w.z + w.w;
             }
             #pragma unroll
             for (int i = 0; i < ROWS && MODE != LOADS; i++)
@@ -157,7 +160,7 @@ static __global__ void __launch_bounds__(256, 1) tile(probe p)
         for (int j = 0; j < COLUMNS; j++)
             sum += c[i][j];
     end(p, from);
-    put(p, MODE == LOADS ? (float)(seen >> 8) : sum);
+    put(p, MODE == LOADS ? (float)(seen[0] + seen[1]) : sum);
 }
 
 // Of `pieces` instructions of a warp, `bytes` each: clocks for one, bytes a clock.
@@ -195,7 +198,7 @@ template <int WIDE> static void row_of_stores()
         const rate r = measure(stores<WIDE>, warps * 32, 4 * FAR, rounds);
 
         demand_near("STS", results(32)[31], rounds - 2, 0);
-        print_rate(r.alone, EACH / 2.0 * rounds * warps, 32 * WIDE);
+        print_rate(r.alone, (double)STORES * rounds * warps, 32 * WIDE);
     }
     printf("\n");
 }
