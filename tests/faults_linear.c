@@ -260,16 +260,13 @@ static void huge_query_and_eps(const subject *who)
 EACH(huge_query_and_eps, "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d16,dv12,causal,phi=relu,"
                          "normalize,eps=5,den")
 
-/* Products of q and k, and sums of states, that f16 has no number for; some rows of each are
- * of usual size. */
+/* Products of q and k, and sums of states, that f16 has no number for; some rows of each, or
+ * parts of rows, are of usual size. */
 static void products_beyond_f16(const subject *who)
 {
     linear_case c;
 
-    linear_case_make(
-        &c, who,
-        "linear_fwd:f16,b1,hq1,hkv1,lq200,lk200,d64,dv16,causal,normalize,state,"
-        "den");
+    linear_case_make(&c, who, linear_in_hand);
     for (int64_t n = 0; n < c.n_in[IN_Q]; n++) {
         c.in[IN_Q][n] *= n / 64 % 3 ? 200.0f : 0.5f;
         c.in[IN_K][n] *= n / 64 % 5 ? 200.0f : 0.5f;
@@ -280,9 +277,11 @@ static void products_beyond_f16(const subject *who)
     linear_case_compare(&c);
     linear_case_free(&c);
 }
-EACH(products_beyond_f16,
-     "linear_fwd:f16,b1,hq1,hkv1,lq200,lk200,d64,dv16,causal,normalize,"
-     "state,den")
+static const char *const products_beyond_f16_problems[] = {
+    "linear_fwd:f16,b1,hq1,hkv1,lq200,lk200,d64,dv16,causal,normalize,state,den",
+    "linear_fwd:f16,b1,hq1,hkv1,lq200,lk200,d192,dv16,causal,normalize,state,den",
+};
+EACH_OF(products_beyond_f16, products_beyond_f16_problems)
 
 /* Gradients that f16 has numbers for, though not for q / den or dO / den of later queries, of
  * which some rows of dO are far smaller than others. */
@@ -303,6 +302,7 @@ static void gradients_below_f16(const subject *who)
 static const char *const gradients_below_f16_problems[] = {
     "linear_bwd:f16,b1,hq2,hkv1,lq200,lk200,d64,causal,normalize,grad=q+k+v",
     "linear_bwd:f16,b1,hq2,hkv1,lq200,lk200,d64,normalize,state,grad=q+k+v+state",
+    "linear_bwd:f16,b1,hq2,hkv1,lq130,lk130,d136,dv192,causal,normalize,grad=q+k+v",
 };
 EACH_OF(gradients_below_f16, gradients_below_f16_problems)
 
@@ -328,6 +328,26 @@ static void huge_queries_of_bf16(const subject *who)
 }
 EACH(huge_queries_of_bf16, "linear_fwd:bf16,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,phi=relu,"
                            "normalize,eps=5,den")
+
+/* One part of long rows of q is huge, and that of k small: all parts count alike. */
+static void huge_parts(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who, linear_in_hand);
+    for (int64_t n = 64; n < c.n_in[IN_Q]; n++)
+        if (n / 64 % 3 == 1) {
+            c.in[IN_Q][n] *= 0x1p70f;
+            c.in[IN_K][n] *= 0x1p-70f;
+        }
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+static const char *const huge_parts_problems[] = {
+    "linear_fwd:bf16,b1,hq1,hkv1,lq70,lk70,d192,dv16,causal,phi=relu,normalize,den",
+    "linear_fwd:f32,b1,hq1,hkv1,lq70,lk70,d192,dv16,causal,phi=relu,normalize,den",
+};
+EACH_OF(huge_parts, huge_parts_problems)
 
 /* Denominators that are 0: with eps = 0 O and all gradients are 0; with one what that
  * gives. */
@@ -547,6 +567,7 @@ int main(void)
         cmocka_unit_test(test_products_beyond_f16),
         cmocka_unit_test(test_gradients_below_f16),
         cmocka_unit_test(test_huge_queries_of_bf16),
+        cmocka_unit_test(test_huge_parts),
         cmocka_unit_test(test_zero_denominators),
         cmocka_unit_test(test_large_heads),
         cmocka_unit_test(fast_for_512),

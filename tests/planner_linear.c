@@ -403,12 +403,70 @@ static void cuda_gradients_in_chunks(void **state)
     choose("linear_bwd:f32,b2,hq4,hkv2,lq99,lk99,d64,causal,normalize,grad=q,allow=tf32",
            &t, &c); /* what TF32 rounds would not cancel */
     assert_string_equal(c.step[1].kernel, "linear_bwd_chunk_tf32_d64_q");
-    choose("linear_bwd:bf16,b2,hq4,hkv2,lq99,lk99,d64,dv136,causal,grad=q", &t, &c);
+    choose("linear_bwd:bf16,b2,hq4,hkv2,lq99,lk99,d64,dv264,causal,grad=q", &t, &c);
     assert_string_equal(c.variant->name, "linear_bwd_recurrent");
     choose("linear_bwd:bf16,b2,hq4,hkv2,lq9,lk9,d64,causal,grad=q", &t, &c);
     assert_string_equal(c.variant->name, "linear_bwd_recurrent");
     choose(cases[0].text, &old, &c);
     assert_string_equal(c.variant->name, "linear_bwd_recurrent");
+}
+
+/* ... of heads of over 128 elements: narrower groups, rows in parts; a class for the rows that
+ * each kernel multiplies with each other, Dv in the scans of dQ and dK, D in all others. */
+static void cuda_wide_chunks(void **state)
+{
+    static const char fwd[] = "linear_fwd:f16,b8,hq16,hkv16,lq2048,lk2048,d200,causal";
+    static const char exact[] =
+        "linear_fwd:f32,b8,hq16,hkv16,lq2048,lk2048,d256,dv64,causal";
+    static const char bwd[] =
+        "linear_bwd:bf16,b8,hq16,hkv16,lq2048,lk2048,d64,dv256,causal,"
+        "state=in,grad=q+k+v";
+    const attn_target t = cuda_of(227 * 1024, 132, 90), least = cuda_of(99 * 1024, 84, 86);
+    attn_choice c;
+    attn_problem p;
+
+    (void)state;
+    choose(fwd, &t, &c);
+    assert_int_equal(c.n_steps, 1);
+    assert_string_equal(c.step[0].kernel, "linear_fwd_chunk_mma_f16_d256_output");
+    assert_int_equal(c.step[0].columns, 32);
+    /* two parts of Q, K and V in shared memory; S, z and exponents */
+    assert_int_equal(c.step[0].fast_bytes,
+                     2 * 2 * 64 * (64 + 64 + 32) + 256 * (2 * 32 + 16) + 16);
+    choose(fwd, &least, &c);
+    assert_string_equal(c.variant->name, "linear_fwd_chunk");
+    choose(exact, &t, &c);
+    assert_string_equal(c.step[0].kernel, "linear_fwd_chunk_tf32_d256_output");
+    assert_int_equal(c.step[0].fast_bytes,
+                     2 * 4 * 64 * (64 + 64 + 32) + 256 * 4 * (32 + 1));
+    assert_true(2 * (c.step[0].fast_bytes + 1024) <= 228 * 1024); /* two groups */
+    choose(exact, &least, &c);
+    assert_string_equal(c.variant->name, "linear_fwd_recurrent");
+    choose("linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d256,dv96,causal", &t, &c);
+    assert_string_equal(c.step[0].kernel, "linear_fwd_chunk_mma_f16_d256_sums");
+    assert_int_equal(c.step[0].fast_bytes, 4 * 2 * 64 * (64 + 32));
+    choose("linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d64,dv256,causal", &t, &c);
+    assert_string_equal(c.step[0].kernel, "linear_fwd_chunk_mma_f16_d64_sums");
+    check_ok(attn_problem_parse(&p, "linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d264,causal"));
+    assert_non_null(strstr(c.variant->applicable(&p, &t.caps), "D is over 256"));
+
+    choose(bwd, &t, &c);
+    assert_int_equal(c.n_steps, 4);
+    assert_string_equal(c.step[0].kernel, "linear_bwd_chunk_mma_bf16_d256_q_sums");
+    assert_string_equal(c.step[1].kernel, "linear_bwd_chunk_mma_bf16_d256_q");
+    assert_string_equal(c.step[2].kernel, "linear_bwd_chunk_mma_bf16_d64_v");
+    assert_string_equal(c.step[3].kernel, "linear_bwd_chunk_mma_bf16_d256_k");
+    assert_int_equal(c.step[1].columns, 32);
+    assert_int_equal(c.step[2].columns, 64);
+    /* two parts of A, B and X, and c; two copies of S and of exponents, its last row */
+    assert_int_equal(c.step[1].fast_bytes, 2 * 2 * 64 * (64 + 64 + 32) + 2 * 4 * 64 +
+                                               2 * (256 * 2 * 32 + 16) + 4 * 32);
+    assert_string_equal(c.instance, "chunk64,dims64:256,d64,dv256,bf16");
+    choose(bwd, &least, &c);
+    assert_string_equal(c.variant->name, "linear_bwd_chunk");
+    check_ok(
+        attn_problem_parse(&p, "linear_bwd:f16,b1,hq1,hkv1,lq500,lk500,d64,dv264,grad=q"));
+    assert_non_null(strstr(c.variant->applicable(&p, &t.caps), "D or Dv is over 256"));
 }
 
 /* The host: chunks, but single steps and rules token by token; narrow units where there are
@@ -449,7 +507,7 @@ int main(void)
         cmocka_unit_test(opencl_state),     cmocka_unit_test(rows_that_fit_nowhere),
         cmocka_unit_test(cuda_state),       cmocka_unit_test(cuda_chunks),
         cmocka_unit_test(cuda_gradients),   cmocka_unit_test(cuda_gradients_in_chunks),
-        cmocka_unit_test(the_host),
+        cmocka_unit_test(cuda_wide_chunks), cmocka_unit_test(the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

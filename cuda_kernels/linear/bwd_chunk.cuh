@@ -25,7 +25,7 @@ enum scan { GRAD_Q, GRAD_K, GRAD_V };    // GRAD_K: also of the sums that GRAD_V
 
 DEVICE bool is_backwards(scan which) { return which != GRAD_Q; }
 
-// Elements of a row of A and B, and columns of X and Y.
+// Elements of a row of A and B, which come in parts, and columns of X and Y.
 DEVICE int inner_of(const attn_linear_kparams &p, scan which)
 {
     return which == GRAD_V ? p.d : p.dv;
@@ -85,54 +85,62 @@ DEVICE int rows_that_add(const attn_linear_kparams &p, const chunk_work &w, scan
     return is_backwards(which) ? p.len_q : w.keys;
 }
 
-DEVICE void fetch_grads(const attn_linear_kparams &p, const chunk_work &w, int h, bool wide,
-                        float4 *to, int j)
+// Of the gradients of outputs a part of rows, or the group's columns.
+template <int N>
+DEVICE void fetch_grads(const attn_linear_kparams &p, const chunk_work &w, int h, float4 *to,
+                        int j, int column)
 {
     const int rows = p.has & LHAS_GRAD_O ? p.len_q : 0;
-    const int64_t base = LINEAR_AT(p, grad_o, w.b, h, 0, 0);
 
-    if (wide)
-        fetch_rows<CHUNKS>(to, p.grad_o, base, p.grad_o_stride_l, j, rows, 0, p.dv);
-    else
-        fetch_rows<CHUNKS_V>(to, p.grad_o, base, p.grad_o_stride_l, j, rows, w.column, p.dv);
+    fetch_rows<N>(to, p.grad_o, LINEAR_AT(p, grad_o, w.b, h, 0, 0), p.grad_o_stride_l, j, rows,
+                  column, p.dv);
 }
 
-DEVICE void fetch_values(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
+DEVICE void fetch_values(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j,
+                         int part)
 {
-    fetch_rows<CHUNKS>(to, p.v, LINEAR_AT(p, v, w.b, w.kvh, 0, 0), p.v_stride_l, j, w.keys, 0,
-                       p.dv);
+    fetch_rows<CHUNKS>(to, p.v, LINEAR_AT(p, v, w.b, w.kvh, 0, 0), p.v_stride_l, j, w.keys,
+                       part * PART, p.dv);
 }
 
-// Chunks of A, and of B and X of head h.
+// A part of chunks of A, and of B and of X of head h, which has no parts.
 template <scan WHICH>
-DEVICE void fetch_reads(const attn_linear_kparams &p, const chunk_work &w, float4 *a, int j)
+DEVICE void fetch_reads(const attn_linear_kparams &p, const chunk_work &w, float4 *a, int j,
+                        int part)
 {
     if (WHICH == GRAD_Q)
-        fetch_grads(p, w, w.h, true, a, j);
+        fetch_grads<CHUNKS>(p, w, w.h, a, j, part * PART);
     else if (WHICH == GRAD_K)
-        fetch_values(p, w, a, j);
+        fetch_values(p, w, a, j, part);
     else
-        fetch_rows<CHUNKS>(a, p.k, LINEAR_AT(p, k, w.b, w.kvh, 0, 0), p.k_stride_l, j, w.keys,
-                           0, p.d);
+        fetch_k(p, w, a, j, part);
 }
 
 template <scan WHICH>
 DEVICE void fetch_adds(const attn_linear_kparams &p, const chunk_work &w, int h, float4 *b,
-                       float4 *x, int j)
+                       int j, int part)
 {
-    const int64_t q = LINEAR_AT(p, q, w.b, h, 0, 0);
+    if (WHICH == GRAD_Q)
+        fetch_values(p, w, b, j, part);
+    else if (WHICH == GRAD_K)
+        fetch_grads<CHUNKS>(p, w, h, b, j, part * PART);
+    else
+        fetch_rows<CHUNKS>(b, p.q, LINEAR_AT(p, q, w.b, h, 0, 0), p.q_stride_l, j, p.len_q,
+                           part * PART, p.d);
+}
 
-    if (WHICH == GRAD_Q) {
-        fetch_values(p, w, b, j);
+template <scan WHICH>
+DEVICE void fetch_columns(const attn_linear_kparams &p, const chunk_work &w, int h, float4 *x,
+                          int j)
+{
+    if (WHICH == GRAD_Q)
         fetch_rows<CHUNKS_V>(x, p.k, LINEAR_AT(p, k, w.b, w.kvh, 0, 0), p.k_stride_l, j,
                              w.keys, w.column, p.d);
-    } else if (WHICH == GRAD_K) {
-        fetch_grads(p, w, h, true, b, j);
-        fetch_rows<CHUNKS_V>(x, p.q, q, p.q_stride_l, j, p.len_q, w.column, p.d);
-    } else {
-        fetch_rows<CHUNKS>(b, p.q, q, p.q_stride_l, j, p.len_q, 0, p.d);
-        fetch_grads(p, w, h, false, x, j);
-    }
+    else if (WHICH == GRAD_K)
+        fetch_rows<CHUNKS_V>(x, p.q, LINEAR_AT(p, q, w.b, h, 0, 0), p.q_stride_l, j, p.len_q,
+                             w.column, p.d);
+    else
+        fetch_grads<CHUNKS_V>(p, w, h, x, j, w.column);
 }
 
 // c of the queries j .. of head h; 0 past the last.

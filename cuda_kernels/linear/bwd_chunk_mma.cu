@@ -15,7 +15,7 @@
 // Block     128 threads, 1-D: of a chunk a warp has 16 rows of Y, of the state DIM / 4 rows
 // Shared    dynamic: two chunks of A, B, X and c; S in the type and its last row. Y leaves
 //           through the warp's own rows of A
-// Barriers  one a chunk and query head, one more a chunk with the normaliser
+// Barriers  one a chunk, query head and part of its rows, one more a chunk with the normaliser
 // Layout    rows 16 bytes at a time. work: numbers of rows (bwd_chunk_begin.cu), then slots
 //           (chunk.cuh)
 // Numerics  sums, S, z and r f32; S, P = A B^T, phi, and q divided by den rounded to the type
@@ -24,10 +24,10 @@
 //           they would be lost. The bits of a head depend on the segments, which follow from
 //           B and the heads, and on nothing else
 // Requires  sm_80; D and Dv multiples of 8, up to DIM
-// Tunables  CHUNK, COLUMNS; src/plan/cuda/linear_bwd_chunk.c has the same numbers
+// Tunables  CHUNK, COLUMNS, PART; src/plan/cuda/linear_bwd_chunk.c has the same numbers
 // Oracle    src/host/linear_bwd_reference.c
 //
-// Built for each TYPE (f16, bf16) and DIM (64, 128): NAME is the image's.
+// Built for each TYPE (f16, bf16) and DIM (64, 128, 256): NAME is the image's.
 #include "common/params.h"
 
 #ifndef TYPE
@@ -195,19 +195,11 @@ template <scan WHICH> DEVICE void walk_scan(const attn_linear_kparams &p)
     warp_output o = {};
 
     const bool fine = has_last(p, WHICH);
+    const int parts = parts_of(inner_of(p, WHICH));
 
-    // whether the chunk from token j on has rows to add
-    const auto adds_at = [&](int j) { return is_causal(p) && j < rows_that_add(p, w, WHICH); };
-    const auto fetch = [&](int n, int j, int g) {
-        const int at = n % STAGES;
-
-        if (n < chunks * heads) {
-            fetch_reads<WHICH>(p, w, mem.a[at], j);
-            if (adds_at(j))
-                fetch_adds<WHICH>(p, w, w.h + g, mem.b[at], mem.x[at], j);
-            if (WHICH != GRAD_V)
-                fetch_c(p, w, w.h + g, mem.c[at], j);
-        }
+    const auto fetch = [&](int n, int j, int g, int part, int at) {
+        if (n < chunks * heads)
+            fetch_step<WHICH>(p, w, mem, n, j, g, part, at);
         device_commit();
     };
     const auto share = [&]() {
@@ -219,43 +211,67 @@ template <scan WHICH> DEVICE void walk_scan(const attn_linear_kparams &p)
 
     device_let_next();
     device_wait_before();
-    fetch(0, j, 0);
+    fetch(0, j, 0, 0, 0);
     load_first(p, w, WHICH, my, z);
     share();
     #pragma unroll 1
     for (int n = 0; n < chunks * heads; n++) {
-        const int at = n % STAGES, next_g = g + 1 < heads ? g + 1 : 0;
+        const int next_g = g + 1 < heads ? g + 1 : 0, of_x = n % STAGES;
         const int next_j = next_g ? j : j + (BACK ? -CHUNK : CHUNK);
-        const bool adds = adds_at(j);
+        const bool adds = adds_at(p, w, WHICH, j);
+        const float *const c = mem.c[of_x];
         uint32_t a[KT][4];
-        const int to = await_chunk<WHICH>(p, w, w.h + g, j, mem.a[at], mem.b[at], mem.x[at],
-                                          adds, e);
+        warp_pairs x = {};    // of parts
+        int to = e, at = 0;
 
-        load_queries(mem.a[at], a);
-        if (has_slope(p, WHICH) && next_g == 0)
-            fetch_slopes<WHICH>(p, w, mem.a[at], j);
-        device_commit();
-        fetch(n + 1, next_j, next_g);
-        if (g == 0) {
-            o[0][0] = 0.0f;
-            #pragma unroll
-            for (int i = 0; i < NT * 4; i++)
-                o[i / 4][i % 4] = 0.0f;
-            exponent = 0;
-            #pragma unroll 1
-            for (int i = was; i < (fine ? COPIES : was + 1); i++)
-                read_state(mem.s[i], nullptr, mem.lifted[was], false, a, o, exponent);
-            if (fine)
-                read_last<WHICH>(mem.z, mem.c[at], exponent, o);
+        #pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            const bool done = PARTS == 1 || part + 1 >= parts;
+
+            at = (n * parts + part) % STAGES;
+            to = await_chunk<WHICH>(p, w, w.h + g, j, part, mem.a[at], mem.b[at], mem.x[of_x],
+                                    adds, to);
+            load_queries(mem.a[at], a);
+            if (done && has_slope(p, WHICH) && next_g == 0)
+                fetch_slopes<WHICH>(p, w, mem.a[at], j);
+            device_commit();
+            if (done)
+                fetch(n + 1, next_j, next_g, 0, (at + 1) % STAGES);
+            else
+                fetch(n, j, g, part + 1, (at + 1) % STAGES);
+            if (g == 0) {
+                if (part == 0) {
+                    o[0][0] = 0.0f;
+                    #pragma unroll
+                    for (int i = 0; i < NT * 4; i++)
+                        o[i / 4][i % 4] = 0.0f;
+                    exponent = 0;
+                }
+                #pragma unroll 1
+                for (int i = was; i < (fine ? COPIES : was + 1); i++)
+                    read_state(mem.s[i], nullptr, mem.lifted[was], false, part, a, o, exponent);
+                if (done && fine)
+                    read_last<WHICH>(mem.z, c, exponent, o);
+            }
+            if (PARTS > 1 && adds) {
+                add_part<BACK>(mem.b[at], a, x);
+                turn_state(e, to, my, z);
+                sum_chunk(mem.b[at], mem.x[of_x], false, part, my);
+            }
+            if (done)
+                break;
         }
         if (adds) {
             uint32_t pairs[CHUNK / 16][4];
-            const float *const c = mem.c[at];
-            const int over = find_pairs<BACK, SMALL>(
-                                 mem.b[at], a, pairs,
-                                 [&](float &x, int row, int column) {
+            const int over = finish_pairs<BACK, SMALL>(
+                                 x, pairs,
+                                 [&](int t) {
+                                     if (PARTS == 1)
+                                         add_pairs(mem.b[at], a, t, x);
+                                 },
+                                 [&](float &y, int row, int column) {
                                      if (fine)
-                                         x += c[BACK ? column : device_thread() / 32 * 16 + row];
+                                         y += c[BACK ? column : device_thread() / 32 * 16 + row];
                                  }) -
                              to;
 
@@ -264,9 +280,12 @@ template <scan WHICH> DEVICE void walk_scan(const attn_linear_kparams &p)
                 lift(o, exponent - over);
                 exponent = over;
             }
-            fold_chunk<BACK>(mem.b[at], mem.x[at], false, pairs, o, my);
+            if (PARTS == 1)
+                fold_chunk<BACK>(mem.b[at], mem.x[of_x], false, pairs, o, my);
+            else
+                fold_pairs<BACK>(mem.x[of_x], false, pairs, o);
             if (fine)
-                fold_last<WHICH>(mem.x[at], c, z);
+                fold_last<WHICH>(mem.x[of_x], c, z);
         }
         if (next_g == 0) {
             if (adds) {
@@ -289,8 +308,8 @@ template <scan WHICH> DEVICE void walk_scan(const attn_linear_kparams &p)
 
 template <scan WHICH> DEVICE void sum_chunks(const attn_linear_kparams &p)
 {
-    sum_scan<WHICH>(p, [](const float4 *b, const float4 *x, warp_state &my) {
-        sum_chunk(b, x, false, my);
+    sum_scan<WHICH>(p, [](const float4 *b, const float4 *x, int part, warp_state &my) {
+        sum_chunk(b, x, false, part, my);
     });
 }
 

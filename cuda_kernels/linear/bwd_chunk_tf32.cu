@@ -8,17 +8,18 @@
 //           since they see more or fewer tokens; of the state DIM / 4 rows
 // Shared    dynamic: chunks of A, B, X and c; S and its last row. Y leaves through the warp's
 //           rows of A
-// Barriers  two a chunk and query head, three for DIM over 64, of which one chunk fits
+// Barriers  two a chunk and query head, three for DIM over 64, of which one chunk fits, for DIM
+//           over 128 one of each part of rows and one
 // Layout    rows 16 bytes at a time. work: numbers of rows (bwd_chunk_begin.cu), then slots
 //           (chunk.cuh)
 // Numerics  chunk_tf32.cuh; sums, S, z and r f32. The bits of a head depend on the segments,
 //           which follow from B and the heads, and on nothing else
 // Instances as there; with _tf32 behind them where TF32 is allowed
 // Requires  sm_80; D and Dv multiples of 4, up to DIM
-// Tunables  CHUNK, COLUMNS; src/plan/cuda/linear_bwd_chunk.c has the same numbers
+// Tunables  CHUNK, COLUMNS, PART; src/plan/cuda/linear_bwd_chunk.c has the same numbers
 // Oracle    src/host/linear_bwd_reference.c
 //
-// Built for each DIM (64, 128): NAME is the image's.
+// Built for each DIM (64, 128, 256): NAME is the image's.
 #include "common/params.h"
 
 #ifndef DIM
@@ -33,7 +34,7 @@
 #include "linear/bwd_chunk.cuh"
 #include "linear/chunk_tf32_products.cuh"
 
-constexpr int STAGES = DIM > 64 ? 1 : 2;
+constexpr int STAGES = PART > 64 ? 1 : 2;
 constexpr int BLOCKS = 2;    // groups on a multiprocessor
 
 // Two numbers of a row of X.
@@ -111,8 +112,9 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
 
     __syncwarp();
     #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int half = i / 4, n = i % 4, row = x0 + half * 8 + device_thread() % 32 / 4;
+    for (int i = 0; i < NT; i++) {
+        const int half = i / (NT / 2), n = i % (NT / 2);
+        const int row = x0 + half * 8 + device_thread() % 32 / 4;
         const int column = column_of(n / 2, n % 2);
         const float factor =
             WHICH == GRAD_Q ? number_of(p, w, w.h, ROW_FACTOR, j + row) : 1.0f;
@@ -144,24 +146,16 @@ template <bool EXACT, scan WHICH> DEVICE void walk_scan(const attn_linear_kparam
     const chunk_work w = find_scan(p, WHICH, BACK ? p.heads_kv : p.heads_q, len);
     const int chunks = max(ceil_div(w.end - w.first, CHUNK), 0);
     const int heads = BACK && is_causal(p) ? p.group : 1;
+    const int parts = parts_of(inner_of(p, WHICH));
     const float down[2] = { 1.0f, 1.0f };
     int j = w.first + (BACK ? chunks - 1 : 0) * CHUNK, g = 0, x0 = 16 * warp;
     warp_state my;
     last_row z;
     warp_output out = {};
 
-    // whether the chunk from token j on has rows to add
-    const auto adds_at = [&](int j) { return is_causal(p) && j < rows_that_add(p, w, WHICH); };
-    const auto fetch = [&](int n, int j, int g) {
-        const int at = n % STAGES;
-
-        if (n < chunks * heads) {
-            fetch_reads<WHICH>(p, w, mem.a[at], j);
-            if (adds_at(j))
-                fetch_adds<WHICH>(p, w, w.h + g, mem.b[at], mem.x[at], j);
-            if (WHICH != GRAD_V)
-                fetch_c(p, w, w.h + g, mem.c[at], j);
-        }
+    const auto fetch = [&](int n, int j, int g, int part, int at) {
+        if (n < chunks * heads)
+            fetch_step<WHICH>(p, w, mem, n, j, g, part, at);
         device_commit();
     };
     const auto share = [&]() {
@@ -172,41 +166,65 @@ template <bool EXACT, scan WHICH> DEVICE void walk_scan(const attn_linear_kparam
 
     device_let_next();
     device_wait_before();
-    fetch(0, j, 0);
+    fetch(0, j, 0, 0, 0);
     load_first(p, w, WHICH, my, z);
     share();
     #pragma unroll 1
     for (int n = 0; n < chunks * heads; n++) {
-        const int at = n % STAGES, next_g = g + 1 < heads ? g + 1 : 0;
+        const int next_g = g + 1 < heads ? g + 1 : 0, of_x = n % STAGES;
         const int next_j = next_g ? j : j + (BACK ? -CHUNK : CHUNK);
-        const bool adds = adds_at(j), plus = has_last(p, WHICH);
+        const bool adds = adds_at(p, w, WHICH, j), plus = has_last(p, WHICH);
+        const float *const c = mem.c[of_x];
+        warp_pairs pairs = {};
+        int at = 0;
 
-        await_chunk<WHICH>(p, w, w.h + g, j, mem.a[at], mem.b[at], mem.x[at], adds, 0);
-        if (STAGES > 1)
-            fetch(n + 1, next_j, next_g);
-        if (g == 0) {
-            #pragma unroll
-            for (int i = 0; i < NT * 4; i++)
-                out.o[i / 4][i % 4] = 0.0f;
-            read_state<EXACT>(mem.a[at], mem.s, nullptr, x0, false, down, out);
-            if (plus)
-                read_last<WHICH>(mem.z, mem.c[at], x0, out);
+        #pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            const bool done = PARTS == 1 || part + 1 >= parts;
+
+            at = (n * parts + part) % STAGES;
+            await_chunk<WHICH>(p, w, w.h + g, j, part, mem.a[at], mem.b[at], mem.x[of_x], adds,
+                               0);
+            if (STAGES > 1 && done)
+                fetch(n + 1, next_j, next_g, 0, (at + 1) % STAGES);
+            else if (STAGES > 1)
+                fetch(n, j, g, part + 1, (at + 1) % STAGES);
+            if (g == 0) {
+                #pragma unroll
+                for (int i = 0; i < NT * 4 && part == 0; i++)
+                    out.o[i / 4][i % 4] = 0.0f;
+                read_state<EXACT>(mem.a[at], mem.s, nullptr, x0, false, part, down, out);
+                if (done && plus)
+                    read_last<WHICH>(mem.z, c, x0, out);
+            }
+            if (adds)
+                add_part<EXACT, BACK>(mem.a[at], mem.b[at], x0, down, pairs);
+            if (PARTS > 1 && adds) {
+                #pragma unroll 1
+                for (int t = 0; t < CHUNK / 8; t++)
+                    fold_tokens<EXACT>(mem.b[at], mem.x[of_x], t, false, false, nullptr, 0, part,
+                                       nullptr, my);
+            }
+            if (done)
+                break;
         }
         if (adds) {
-            const float *const c = mem.c[at];
-
-            find_pairs<EXACT, BACK>(mem.a[at], mem.b[at], x0, down,
-                                    [&](float &x, int row, int column) {
-                                        if (plus)
-                                            x += c[BACK ? column : row];
-                                    });
+            put_pairs<BACK>(mem.a[at], x0, pairs, [&](float &x, int row, int column) {
+                if (plus)
+                    x += c[BACK ? column : row];
+            });
             #pragma unroll 1
-            for (int t = 0; t < CHUNK / 8; t++)
-                fold_tokens<EXACT>(mem.b[at], mem.x[at], t, false,
-                                   BACK ? t * 8 + 8 > x0 : t * 8 <= x0 + 8, mem.a[at], x0,
-                                   &out, my);
+            for (int t = 0; t < CHUNK / 8; t++) {
+                const bool sees = BACK ? t * 8 + 8 > x0 : t * 8 <= x0 + 8;
+
+                if (PARTS == 1)
+                    fold_tokens<EXACT>(mem.b[at], mem.x[of_x], t, false, sees, mem.a[at], x0, 0,
+                                       &out, my);
+                else if (sees)
+                    fold_pairs<EXACT>(mem.x[of_x], t, false, mem.a[at], x0, out);
+            }
             if (plus)
-                fold_last<WHICH>(mem.x[at], c, z);
+                fold_last<WHICH>(mem.x[of_x], c, z);
         }
         if (next_g == 0) {
             if (adds) {
@@ -218,7 +236,7 @@ template <bool EXACT, scan WHICH> DEVICE void walk_scan(const attn_linear_kparam
         }
         if (STAGES == 1) {
             __syncthreads();
-            fetch(n + 1, next_j, next_g);
+            fetch(n + 1, next_j, next_g, 0, 0);
         }
         j = next_j;
         g = next_g;
@@ -231,10 +249,10 @@ template <bool EXACT, scan WHICH> DEVICE void walk_scan(const attn_linear_kparam
 
 template <bool EXACT, scan WHICH> DEVICE void sum_chunks(const attn_linear_kparams &p)
 {
-    sum_scan<WHICH>(p, [](const float4 *b, const float4 *x, warp_state &my) {
+    sum_scan<WHICH>(p, [](const float4 *b, const float4 *x, int part, warp_state &my) {
         #pragma unroll 2
         for (int t = 0; t < CHUNK / 8; t++)
-            fold_tokens<EXACT>(b, x, t, false, false, nullptr, 0, nullptr, my);
+            fold_tokens<EXACT>(b, x, t, false, false, nullptr, 0, part, nullptr, my);
     });
 }
 

@@ -7,10 +7,12 @@
 // of segment s - 1 add to it; after fwd_scan.cu slot s the sum of those up to it. In the
 // causal form that is the state before segment s, and the last segment needs no slot; in the
 // full form the last slot is the state that every query reads.
+//
+// COLUMNS, the columns of a group, is defined before.
 #pragma once
 #include "linear/linear.cuh"
 
-constexpr int CHUNK = 64, COLUMNS = 64;    // tokens of a chunk, columns of a group
+constexpr int CHUNK = 64;    // tokens of a chunk
 
 constexpr int HUGE_ROW = 64;    // what a row of huge numbers is divided by, as an exponent
 

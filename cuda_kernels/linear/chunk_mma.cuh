@@ -4,9 +4,9 @@
 #pragma once
 #include "linear/chunk_rows.cuh"
 
-constexpr int KT = DIM / 16;    // operands of a row of D
+constexpr int KT = PART / 16;    // operands of a part of a row
 
-// The warp's rows of the state, 16 (warp MT + mt) + lane / 4 and that + 8: columns
+// The warp's rows of the state, row_of_operand(warp, mt) + lane / 4 and that + 8: columns
 // 8 n + 2 (lane % 4) and the next; z in every column.
 struct warp_state {
     float s[MT][NT][4], z[MT][4];
@@ -31,8 +31,8 @@ DEVICE float phi_rounded(const attn_linear_kparams &p, float x)
     return linear_phi(p, x);
 }
 
-// phi of what this thread has copied of the rows below `rows`; zeros past them stay.
-DEVICE void take_phi(const attn_linear_kparams &p, float4 *x, int j, int rows)
+// phi of what this thread has copied of a part of the rows below `rows`; zeros past them stay.
+DEVICE void take_phi(const attn_linear_kparams &p, float4 *x, int j, int rows, int part)
 {
     if (!linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
         return;
@@ -41,7 +41,7 @@ DEVICE void take_phi(const attn_linear_kparams &p, float4 *x, int j, int rows)
         const int at = i * THREADS + (int)threadIdx.x, r = at / CHUNKS, c = at % CHUNKS;
         uint32_t *const word = (uint32_t *)(x + place_of(r, c, CHUNKS));
 
-        if (j + r >= rows || c * 8 >= p.d)
+        if (j + r >= rows || part * PART + c * 8 >= p.d)
             continue;
         #pragma unroll
         for (int n = 0; n < 4; n++)
@@ -50,12 +50,12 @@ DEVICE void take_phi(const attn_linear_kparams &p, float4 *x, int j, int rows)
     }
 }
 
-// The warp's rows of K^T, of tokens 16 t .. of the chunk: a first operand.
+// The warp's rows of K^T, those of a part, of tokens 16 t .. of the chunk: a first operand.
 DEVICE void load_keys(const float4 *k, int t, int mt, uint32_t (&a)[4])
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int row = t * 16 + lane / 16 * 8 + lane % 8;
-    const int c = (warp * MT + mt) * 2 + lane / 8 % 2;
+    const int c = (warp * MP + mt) * 2 + lane / 8 % 2;
 
     device_matrices_turned(a, k + place_of(row, c, CHUNKS));
 }
@@ -87,7 +87,7 @@ DEVICE void add_state(const float *s, const state_place &at, int column, const f
     #pragma unroll
     for (int i = 0; i < MT * 2; i++) {
         const int mt = i / 2, half = i % 2;
-        const int r = (warp * MT + mt) * 16 + half * 8 + lane / 4;
+        const int r = row_of_operand(warp, mt) + half * 8 + lane / 4;
 
         if (r >= at.rows)
             continue;
@@ -119,7 +119,7 @@ DEVICE void store_state(float *s, const state_place &at, int column, float *z,
     #pragma unroll
     for (int i = 0; i < MT * 2; i++) {
         const int mt = i / 2, half = i % 2;
-        const int r = (warp * MT + mt) * 16 + half * 8 + lane / 4;
+        const int r = row_of_operand(warp, mt) + half * 8 + lane / 4;
 
         if (r >= at.rows)
             continue;

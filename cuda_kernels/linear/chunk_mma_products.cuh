@@ -62,7 +62,7 @@ DEVICE void share_state(const warp_state &my, bool sums, float4 *s, float4 *rest
     }
     #pragma unroll
     for (int i = 0; i < MT * 2; i++) {
-        const int mt = i / 2, half = i % 2, e = (warp * MT + mt) * 16 + half * 8 + lane / 4;
+        const int mt = i / 2, half = i % 2, e = row_of_operand(warp, mt) + half * 8 + lane / 4;
 
         #pragma unroll
         for (int n = 0; n < NT; n++) {
@@ -84,7 +84,7 @@ DEVICE void share_state(const warp_state &my, bool sums, float4 *s, float4 *rest
     }
 }
 
-// The warp's rows of Q: a first operand for each 16 columns.
+// A part of the warp's rows of Q: a first operand for each 16 columns.
 DEVICE void load_queries(const float4 *q, uint32_t (&a)[KT][4])
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -94,30 +94,51 @@ DEVICE void load_queries(const float4 *q, uint32_t (&a)[KT][4])
         device_matrices(a[k], q + place_of(warp * 16 + lane % 16, 2 * k + lane / 16, CHUNKS));
 }
 
+// Q K^T of the warp's rows, before it is masked.
+typedef float warp_pairs[CHUNK / 8][4];
+
+// x += Q K^T, of keys 16 t .. and a part of the rows.
+DEVICE void add_pairs(const float4 *k, const uint32_t (&q)[KT][4], int t, warp_pairs &x)
+{
+    const int lane = threadIdx.x % 32, r = lane % 8 + lane / 16 * 8, odd = lane / 8 % 2;
+
+    #pragma unroll
+    for (int i = 0; i < KT; i++) {
+        uint32_t b[4];
+
+        device_matrices(b, k + place_of(t * 16 + r, 2 * i + odd, CHUNKS));
+        device_multiply<TYPE>(x[2 * t], q[i], b[0], b[1]);
+        device_multiply<TYPE>(x[2 * t + 1], q[i], b[2], b[3]);
+    }
+}
+
+// The same of all keys that the warp's rows see.
+template <bool BACK>
+DEVICE void add_part(const float4 *k, const uint32_t (&q)[KT][4], warp_pairs &x)
+{
+    #pragma unroll
+    for (int t = 0; t < CHUNK / 16; t++)
+        if (sees<BACK>(t))
+            add_pairs(k, q, t, x);
+}
+
 // P = tril(Q K^T) of the warp's rows, as a first operand for each 16 keys; the exponent that it
 // was divided by. Keys after the warp's last query are left out; BACK: before its first, and P
-// is of the other triangle. `plus` has something to add to a number of a row and key.
-template <bool BACK, bool SMALL, class PLUS>
-DEVICE int find_pairs(const float4 *k, const uint32_t (&q)[KT][4],
-                      uint32_t (&a)[CHUNK / 16][4], const PLUS &plus)
+// is of the other triangle. `more` has something to add to the numbers of keys 16 t .., `plus`
+// to a number of a row and key.
+template <bool BACK, bool SMALL, class MORE, class PLUS>
+DEVICE int finish_pairs(warp_pairs &x, uint32_t (&a)[CHUNK / 16][4], const MORE &more,
+                        const PLUS &plus)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int r = lane % 8 + lane / 16 * 8, odd = lane / 8 % 2;
-    float x[CHUNK / 8][4] = {}, top = 0.0f, down = 1.0f;
+    float top = 0.0f, down = 1.0f;
     int exponent = 0;
 
     #pragma unroll
     for (int t = 0; t < CHUNK / 16; t++) {
         if (!sees<BACK>(t))
             continue;
-        #pragma unroll
-        for (int i = 0; i < KT; i++) {
-            uint32_t b[4];
-
-            device_matrices(b, k + place_of(t * 16 + r, 2 * i + odd, CHUNKS));
-            device_multiply<TYPE>(x[2 * t], q[i], b[0], b[1]);
-            device_multiply<TYPE>(x[2 * t + 1], q[i], b[2], b[3]);
-        }
+        more(t);
         #pragma unroll
         for (int i = 0; i < 8; i++) {
             const int row = lane / 4 + i % 4 / 2 * 8, key = i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -140,6 +161,16 @@ DEVICE int find_pairs(const float4 *k, const uint32_t (&q)[KT][4],
     return exponent;
 }
 
+// The same of rows that are there whole.
+template <bool BACK, bool SMALL, class PLUS>
+DEVICE int find_pairs(const float4 *k, const uint32_t (&q)[KT][4],
+                      uint32_t (&a)[CHUNK / 16][4], const PLUS &plus)
+{
+    warp_pairs x = {};
+
+    return finish_pairs<BACK, SMALL>(x, a, [&](int t) { add_pairs(k, q, t, x); }, plus);
+}
+
 // Multiplies O by a power of 2, of any size.
 DEVICE void lift(warp_output &o, int exponent)
 {
@@ -150,7 +181,31 @@ DEVICE void lift(warp_output &o, int exponent)
         o[i / 4][i % 4] *= up;
 }
 
-// O += P V, and S += K^T V.
+// O += P V.
+template <bool BACK>
+DEVICE void fold_pairs(const float4 *v, bool sums, const uint32_t (&pairs)[CHUNK / 16][4],
+                       warp_output &o)
+{
+    const uint32_t column = device_thread() % 32 / 4 == 0 ? ones() : 0;
+
+    #pragma unroll
+    for (int t = 0; t < CHUNK / 16; t++) {
+        if (!sees<BACK>(t))
+            continue;
+        #pragma unroll
+        for (int n = 0; n < NT / 2; n++) {
+            uint32_t b[4];
+
+            load_columns(v, t, n, b);
+            device_multiply<TYPE>(o[2 * n], pairs[t], b[0], b[1]);
+            device_multiply<TYPE>(o[2 * n + 1], pairs[t], b[2], b[3]);
+        }
+        if (sums)
+            device_multiply<TYPE>(o[NT], pairs[t], column, column);
+    }
+}
+
+// O += P V, and S += K^T V; of rows that are there whole.
 template <bool BACK>
 DEVICE void fold_chunk(const float4 *k, const float4 *v, bool sums,
                        const uint32_t (&pairs)[CHUNK / 16][4], warp_output &o, warp_state &my)
@@ -190,18 +245,18 @@ DEVICE void fold_chunk(const float4 *k, const float4 *v, bool sums,
     }
 }
 
-// S += K^T V of a chunk.
-DEVICE void sum_chunk(const float4 *k, const float4 *v, bool sums, warp_state &my)
+// S += K^T V of a chunk, the rows of a part.
+DEVICE void sum_chunk(const float4 *k, const float4 *v, bool sums, int part, warp_state &my)
 {
     #pragma unroll
     for (int t = 0; t < CHUNK / 16; t++) {
-        uint32_t a[MT][4];
+        uint32_t a[MP][4];
 
         #pragma unroll
-        for (int mt = 0; mt < MT; mt++) {
+        for (int mt = 0; mt < MP; mt++) {
             load_keys(k, t, mt, a[mt]);
             if (sums)
-                add_sums(my, mt, a[mt]);
+                add_sums(my, part * MP + mt, a[mt]);
         }
         #pragma unroll
         for (int i = 0; i < NT / 2; i++) {
@@ -209,39 +264,41 @@ DEVICE void sum_chunk(const float4 *k, const float4 *v, bool sums, warp_state &m
 
             load_columns(v, t, i, b);
             #pragma unroll
-            for (int mt = 0; mt < MT; mt++) {
-                device_multiply<TYPE>(my.s[mt][2 * i], a[mt], b[0], b[1]);
-                device_multiply<TYPE>(my.s[mt][2 * i + 1], a[mt], b[2], b[3]);
+            for (int mt = 0; mt < MP; mt++) {
+                float(&s)[NT][4] = my.s[part * MP + mt];
+
+                device_multiply<TYPE>(s[2 * i], a[mt], b[0], b[1]);
+                device_multiply<TYPE>(s[2 * i + 1], a[mt], b[2], b[3]);
             }
         }
     }
 }
 
-// O += Q S; `exponent` is what O is divided by, and becomes the last that S is.
-DEVICE void read_state(const float4 *s, const float4 *z, const int *lifted, bool sums,
+// O += Q S, of a part; `exponent` is what O is divided by, and becomes the last that S is.
+DEVICE void read_state(const float4 *s, const float4 *z, const int *lifted, bool sums, int part,
                        const uint32_t (&q)[KT][4], warp_output &o, int &exponent)
 {
     const int lane = threadIdx.x % 32;
 
     #pragma unroll
     for (int k = 0; k < KT; k++) {
-        if (TYPE == TYPE_F16 && lifted[k / MT] != exponent) {
-            lift(o, exponent - lifted[k / MT]);
-            exponent = lifted[k / MT];
+        if (TYPE == TYPE_F16 && lifted[k / MP] != exponent) {
+            lift(o, exponent - lifted[k / MP]);
+            exponent = lifted[k / MP];
         }
         #pragma unroll
         for (int n = 0; n < NT / 2; n++) {
             uint32_t b[4];
 
-            load_columns(s, k, n, b);
+            load_columns(s, part * KT + k, n, b);
             device_multiply<TYPE>(o[2 * n], q[k], b[0], b[1]);
             device_multiply<TYPE>(o[2 * n + 1], q[k], b[2], b[3]);
         }
         if (sums) {
             uint32_t b[4];
 
-            // rows 16 k .., twice
-            device_matrices_turned(b, z + k * 16 + lane % 16);
+            // rows 16 k .. of the part, twice
+            device_matrices_turned(b, z + (part * KT + k) * 16 + lane % 16);
             device_multiply<TYPE>(o[NT], q[k], b[0], b[1]);
         }
     }

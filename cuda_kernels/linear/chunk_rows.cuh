@@ -1,15 +1,34 @@
 // SPDX-License-Identifier: MIT
 // linear/chunk_rows.cuh: chunks of rows in shared memory and the ways of rows there and back,
 // 16 bytes at a time. TYPE and DIM are the image's.
+//
+// Rows of up to DIM elements, those that are multiplied with each other, are in shared memory
+// whole, or where DIM is over 128, a part of PART elements at a time: all products but those
+// of the pairs with the narrow rows add up over the parts, or are of a part alone. There a
+// group has fewer columns, so that a warp's rows of the state are no more than otherwise.
 #pragma once
+
+constexpr int COLUMNS = DIM > 128 ? 32 : 64;
+constexpr int PART = DIM > 128 ? 64 : DIM, PARTS = DIM / PART;
+
 #include "linear/chunk.cuh"
 
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
 constexpr int EACH = TYPE == TYPE_F32 ? 4 : 8;                   // elements of 16 bytes
-constexpr int CHUNKS = DIM / EACH, CHUNKS_V = COLUMNS / EACH;    // of 16 bytes, of a row
+constexpr int CHUNKS = PART / EACH, CHUNKS_V = COLUMNS / EACH;   // of 16 bytes, of a row
 constexpr int NT = COLUMNS / 8;                                  // operands of the columns
-constexpr int MT = DIM / 16 / WARPS;                             // of the state's rows, a warp
+constexpr int MT = DIM / 16 / WARPS, MP = MT / PARTS;            // of the state's rows, a warp,
+                                                                 // and those of a part
 constexpr int SLOTS = DIM > 64 ? 1 : 2;    // states of segments that are loaded at once
+
+// Parts of rows with `depth` elements.
+DEVICE int parts_of(int depth) { return PARTS > 1 ? ceil_div(depth, PART) : 1; }
+
+// The first of 16 rows of the state that a warp has, operand mt of its own.
+DEVICE int row_of_operand(int warp, int mt)
+{
+    return ((mt / MP * WARPS + warp) * MP + mt % MP) * 16;
+}
 
 // Where chunk c of a row lies: exchanged by the row's number (xor), so that eight rows lie in
 // different banks.
@@ -41,16 +60,18 @@ DEVICE void fetch_rows(float4 *to, const void *x, int64_t base, int64_t stride, 
     }
 }
 
-DEVICE void fetch_q(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
+DEVICE void fetch_q(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j,
+                    int part)
 {
-    fetch_rows<CHUNKS>(to, p.q, LINEAR_AT(p, q, w.b, w.h, 0, 0), p.q_stride_l, j, p.len_q, 0,
-                       p.d);
+    fetch_rows<CHUNKS>(to, p.q, LINEAR_AT(p, q, w.b, w.h, 0, 0), p.q_stride_l, j, p.len_q,
+                       part * PART, p.d);
 }
 
-DEVICE void fetch_k(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)
+DEVICE void fetch_k(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j,
+                    int part)
 {
-    fetch_rows<CHUNKS>(to, p.k, LINEAR_AT(p, k, w.b, w.kvh, 0, 0), p.k_stride_l, j, w.keys, 0,
-                       p.d);
+    fetch_rows<CHUNKS>(to, p.k, LINEAR_AT(p, k, w.b, w.kvh, 0, 0), p.k_stride_l, j, w.keys,
+                       part * PART, p.d);
 }
 
 DEVICE void fetch_v(const attn_linear_kparams &p, const chunk_work &w, float4 *to, int j)

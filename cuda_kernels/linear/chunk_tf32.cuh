@@ -16,7 +16,7 @@
 #pragma once
 #include "linear/chunk_rows.cuh"
 
-constexpr int KT = DIM / 8;    // operands of a row of D
+constexpr int KT = PART / 8;    // operands of a part of a row
 
 // Where chunk c of a row of S lies, so that four rows that follow each other lie in different
 // banks, two chunks of each.
@@ -79,8 +79,8 @@ DEVICE void multiply(float (&c)[4], const operand_a<EXACT> &a, two<EXACT> b0, tw
         c[i] += part[i];
 }
 
-// phi of what this thread has copied of the rows below `rows`; zeros past them stay.
-DEVICE void take_phi(const attn_linear_kparams &p, float4 *x, int j, int rows)
+// phi of what this thread has copied of a part of the rows below `rows`; zeros past them stay.
+DEVICE void take_phi(const attn_linear_kparams &p, float4 *x, int j, int rows, int part)
 {
     if (!linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
         return;
@@ -89,17 +89,17 @@ DEVICE void take_phi(const attn_linear_kparams &p, float4 *x, int j, int rows)
         const int at = i * THREADS + (int)threadIdx.x, r = at / CHUNKS, c = at % CHUNKS;
         float4 *const y = x + place_of(r, c, CHUNKS);
 
-        if (j + r < rows && c * 4 < p.d)
+        if (j + r < rows && part * PART + c * 4 < p.d)
             *y = make_float4(linear_phi(p, y->x), linear_phi(p, y->y), linear_phi(p, y->z),
                              linear_phi(p, y->w));
     }
 }
 
-// The warp's rows of K^T, of tokens 8 t .. of the chunk: a first operand.
+// The warp's rows of K^T, those of a part, of tokens 8 t .. of the chunk: a first operand.
 DEVICE void load_keys(const float4 *k, int t, int mt, float (&a)[4])
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int e = (warp * MT + mt) * 16 + lane / 4 * 2;
+    const int e = (warp * MP + mt) * 16 + lane / 4 * 2;
 
     #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -144,7 +144,7 @@ DEVICE void load_state_rows(const float4 *s, int k, int g, float (&b0)[4], float
 // 4 g + 3, element i.
 DEVICE int row_of_state(int mt, int half)
 {
-    return ((int)threadIdx.x / 32 * MT + mt) * 16 + (int)threadIdx.x % 32 / 4 * 2 + half;
+    return row_of_operand(threadIdx.x / 32, mt) + (int)threadIdx.x % 32 / 4 * 2 + half;
 }
 
 DEVICE int column_of(int g, int i) { return 32 * g + (int)threadIdx.x % 4 * 8 + 4 * i; }

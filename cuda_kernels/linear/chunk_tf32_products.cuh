@@ -12,7 +12,7 @@ struct warp_output {
     float o[NT][4], den[4];
 };
 
-// Columns 8 k .. of the warp's rows of Q, which begin with row x0: a first operand.
+// Columns 8 k .. of a part of the warp's rows of Q, which begin with row x0: a first operand.
 DEVICE void load_queries(const float4 *q, int x0, int k, float (&a)[4])
 {
     const int lane = threadIdx.x % 32;
@@ -45,20 +45,17 @@ DEVICE float *place_of_pairs(float4 *q, int row, int t)
     return (float *)(q + place_of(row, 2 * t + lane % 4 / 2, CHUNKS)) + lane % 2 * 2;
 }
 
-// P = tril(Q K^T) of the warp's rows, in the place of Q, which has been read: in registers,
-// the loop over the keys that comes next could not stay one. Keys after the last query are
-// left out; BACK: before the first, and P is of the other triangle. `plus` has something to
-// add to a number of a row and key.
-template <bool EXACT, bool BACK, class PLUS>
-DEVICE void find_pairs(float4 *q, const float4 *k, int x0, const float (&down)[2],
-                       const PLUS &plus)
+// Q K^T of the warp's rows, before it is masked.
+typedef float warp_pairs[CHUNK / 8][4];
+
+// pairs += Q K^T, of a part of the rows. Keys after the last query are left out; BACK: before
+// the first.
+template <bool EXACT, bool BACK>
+DEVICE void add_part(const float4 *q, const float4 *k, int x0, const float (&down)[2],
+                     warp_pairs &pairs)
 {
     const int lane = threadIdx.x % 32, r = lane % 8 + lane / 16 * 8, odd = lane / 8 % 2;
-    float pairs[CHUNK / 8][4];
 
-    #pragma unroll
-    for (int i = 0; i < CHUNK / 2; i++)
-        pairs[i / 4][i % 4] = 0.0f;
     #pragma unroll UNROLL
     for (int i = 0; i < KT; i++) {
         const operand_a<EXACT> a = queries_operand<EXACT>(q, x0, i, down);
@@ -76,6 +73,16 @@ DEVICE void find_pairs(float4 *q, const float4 *k, int x0, const float (&down)[2
                                 split<EXACT>(__uint_as_float(b[2 * n + 1])));
         }
     }
+}
+
+// P = tril(Q K^T) of the warp's rows, in the place of Q, which has been read: in registers,
+// the loop over the keys that comes next could not stay one. BACK: P is of the other triangle.
+// `plus` has something to add to a number of a row and key.
+template <bool BACK, class PLUS>
+DEVICE void put_pairs(float4 *q, int x0, warp_pairs &pairs, const PLUS &plus)
+{
+    const int lane = threadIdx.x % 32;
+
     __syncwarp();
     #pragma unroll
     for (int i = 0; i < CHUNK / 4; i++) {
@@ -91,31 +98,37 @@ DEVICE void find_pairs(float4 *q, const float4 *k, int x0, const float (&down)[2
     __syncwarp();
 }
 
-// S += K^T V of tokens 8 t ..; and O += P V, if there is an O that sees them.
+// P of keys 8 t ..: a first operand.
+template <bool EXACT> DEVICE operand_a<EXACT> pairs_operand(float4 *q, int x0, int t)
+{
+    const float *const x = place_of_pairs(q, x0 + (int)threadIdx.x % 32 / 4, t);
+    const float *const y = place_of_pairs(q, x0 + (int)threadIdx.x % 32 / 4 + 8, t);
+    const float a[4] = { x[0], y[0], x[1], y[1] };
+
+    return make_operand<EXACT>(a);
+}
+
+// S += K^T V of tokens 8 t .., the rows of a part; and O += P V, if there is an O that sees them.
 template <bool EXACT>
 DEVICE void fold_tokens(const float4 *k, const float4 *v, int t, bool sums, bool sees,
-                        float4 *q, int x0, warp_output *out, warp_state &my)
+                        float4 *q, int x0, int part, warp_output *out, warp_state &my)
 {
     const two<EXACT> one = split<EXACT>(1.0f), none = split<EXACT>(0.0f);
     const two<EXACT> column = threadIdx.x % 32 / 4 == 0 ? one : none;
-    operand_a<EXACT> keys[MT], weights = {};
+    operand_a<EXACT> keys[MP], weights = {};
     float b0[4], b1[4];
 
     #pragma unroll
-    for (int mt = 0; mt < MT; mt++) {
+    for (int mt = 0; mt < MP; mt++) {
         float a[4];
 
         load_keys(k, t, mt, a);
         keys[mt] = make_operand<EXACT>(a);
         if (sums)
-            multiply<EXACT>(my.z[mt], keys[mt], one, one);
+            multiply<EXACT>(my.z[part * MP + mt], keys[mt], one, one);
     }
     if (out && sees) {
-        const float *const x = place_of_pairs(q, x0 + (int)threadIdx.x % 32 / 4, t);
-        const float *const y = place_of_pairs(q, x0 + (int)threadIdx.x % 32 / 4 + 8, t);
-        const float a[4] = { x[0], y[0], x[1], y[1] };
-
-        weights = make_operand<EXACT>(a);
+        weights = pairs_operand<EXACT>(q, x0, t);
         if (sums)
             multiply<EXACT>(out->den, weights, column, column);
     }
@@ -132,15 +145,36 @@ DEVICE void fold_tokens(const float4 *k, const float4 *v, int t, bool sums, bool
         if (out && sees)
             multiply<EXACT>(out->o[n], weights, low, high);
         #pragma unroll
-        for (int mt = 0; mt < MT; mt++)
-            multiply<EXACT>(my.s[mt][n], keys[mt], low, high);
+        for (int mt = 0; mt < MP; mt++)
+            multiply<EXACT>(my.s[part * MP + mt][n], keys[mt], low, high);
     }
 }
 
-// O += Q S.
+// O += P V of tokens 8 t ...
+template <bool EXACT>
+DEVICE void fold_pairs(const float4 *v, int t, bool sums, float4 *q, int x0, warp_output &out)
+{
+    const float first = threadIdx.x % 32 / 4 == 0 ? 1.0f : 0.0f;
+    const operand_a<EXACT> weights = pairs_operand<EXACT>(q, x0, t);
+
+    if (sums)
+        multiply<EXACT>(out.den, weights, split<EXACT>(first), split<EXACT>(first));
+    #pragma unroll
+    for (int g = 0; g < NT / 4; g++) {
+        float b0[4], b1[4];
+
+        load_values(v, t, g, b0, b1);
+        #pragma unroll
+        for (int n = 0; n < 4; n++)
+            multiply<EXACT>(out.o[4 * g + n], weights, split<EXACT>(b0[n]),
+                            split<EXACT>(b1[n]));
+    }
+}
+
+// O += Q S, of a part.
 template <bool EXACT>
 DEVICE void read_state(const float4 *q, const float4 *s, const float *z, int x0, bool sums,
-                       const float (&down)[2], warp_output &out)
+                       int part, const float (&down)[2], warp_output &out)
 {
     const int lane = threadIdx.x % 32;
 
@@ -152,7 +186,7 @@ DEVICE void read_state(const float4 *q, const float4 *s, const float *z, int x0,
         for (int g = 0; g < NT / 4; g++) {
             float b0[4], b1[4];
 
-            load_state_rows(s, k, g, b0, b1);
+            load_state_rows(s, part * KT + k, g, b0, b1);
             #pragma unroll
             for (int n = 0; n < 4; n++)
                 multiply<EXACT>(out.o[4 * g + n], a, split<EXACT>(b0[n]),
@@ -160,9 +194,10 @@ DEVICE void read_state(const float4 *q, const float4 *s, const float *z, int x0,
         }
         if (sums) {
             const bool mine = lane / 4 == 0;
+            const float *const at = z + (part * KT + k) * 8 + lane % 4;
 
-            multiply<EXACT>(out.den, a, split<EXACT>(mine ? z[k * 8 + lane % 4] : 0.0f),
-                            split<EXACT>(mine ? z[k * 8 + lane % 4 + 4] : 0.0f));
+            multiply<EXACT>(out.den, a, split<EXACT>(mine ? at[0] : 0.0f),
+                            split<EXACT>(mine ? at[4] : 0.0f));
         }
     }
 }
@@ -175,7 +210,7 @@ DEVICE void share_state(const warp_state &my, float4 *s, float *z)
         const int mt = i / 2, half = i % 2, e = row_of_state(mt, half);
 
         #pragma unroll
-        for (int n = 0; n < 4; n++)
+        for (int n = 0; n < NT / 2; n++)
             s[place_of_state(e, column_of(n / 2, n % 2) / 4)] =
                 four_of(my.s[mt], n / 2, half * 2 + n % 2);
         if (z && threadIdx.x % 4 == 0)

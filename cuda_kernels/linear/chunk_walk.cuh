@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // linear/chunk_walk.cuh: the ways over a segment's chunks, whatever multiplies them. STAGES and
-// SUM_STAGES, the chunks in shared memory of a walk and of sums, and what chunk_mma.cuh or
-// chunk_tf32.cuh has, are defined before. All but one of them are on their way.
+// SUM_STAGES, the chunks in shared memory of a walk and of sums, or parts of them, and what
+// chunk_mma.cuh or chunk_tf32.cuh has, are defined before. All but one of them are on their way.
 #pragma once
 
 struct shared_sums {
@@ -14,17 +14,20 @@ DEVICE bool adds_at(const attn_linear_kparams &p, const chunk_work &w, int j)
     return is_causal(p) && j < w.keys;
 }
 
-// Chunk n of a segment's, if it has one: Q, and the keys that are added.
+// A part of chunk n of a segment's, if it has one: Q, and the keys that are added; with the
+// first part, V. `at` is the place of the others.
 template <class MEM>
-DEVICE void fetch_chunk(const attn_linear_kparams &p, const chunk_work &w, MEM &mem, int n)
+DEVICE void fetch_chunk(const attn_linear_kparams &p, const chunk_work &w, MEM &mem, int n,
+                        int part, int at)
 {
-    const int j = w.first + n * CHUNK, at = n % STAGES;
+    const int j = w.first + n * CHUNK;
 
     if (j < w.end) {
-        fetch_q(p, w, mem.q[at], j);
+        fetch_q(p, w, mem.q[at], j, part);
         if (adds_at(p, w, j)) {
-            fetch_k(p, w, mem.k[at], j);
-            fetch_v(p, w, mem.v[at], j);
+            fetch_k(p, w, mem.k[at], j, part);
+            if (part == 0)
+                fetch_v(p, w, mem.v[n % STAGES], j);
         }
     }
     device_commit();
@@ -36,18 +39,18 @@ DEVICE void fetch_first(const attn_linear_kparams &p, const chunk_work &w, MEM &
 {
     #pragma unroll 1
     for (int n = 0; n < max(STAGES - 1, 1); n++)
-        fetch_chunk(p, w, mem, n);
+        fetch_chunk(p, w, mem, n, 0, n);
 }
 
-// The chunk that begins with token j is there, phi taken, for all threads.
+// A part of the chunk that begins with token j is there, phi taken, for all threads.
 template <class MEM>
 DEVICE void await_chunk(const attn_linear_kparams &p, const chunk_work &w, MEM &mem, int at,
-                        int j)
+                        int j, int part)
 {
     device_copied<(STAGES > 1 ? STAGES - 2 : 0)>();
-    take_phi(p, mem.q[at], j, p.len_q);
+    take_phi(p, mem.q[at], j, p.len_q, part);
     if (adds_at(p, w, j))
-        take_phi(p, mem.k[at], j, w.keys);
+        take_phi(p, mem.k[at], j, w.keys, part);
     __syncthreads();
 }
 
@@ -90,13 +93,15 @@ DEVICE void put_state_out(const attn_linear_kparams &p, const chunk_work &w,
 }
 
 // What the keys of a segment add to the state, from its end to its beginning: what the last
-// step reads first was read last, and may still be in the second cache. FOLD adds a chunk.
+// step reads first was read last, and may still be in the second cache. FOLD adds a part of a
+// chunk.
 template <class FOLD> DEVICE void sum_segment(const attn_linear_kparams &p, const FOLD &fold)
 {
     SHARED_MEMORY(memory);
     shared_sums &mem = *(shared_sums *)memory;
     const chunk_work w = find_chunks(p, p.heads_kv, tokens_of_sums(p), p.dv);
     const int end = min(w.end, w.keys), chunks = max(ceil_div(end - w.first, CHUNK), 0);
+    const int parts = parts_of(p.d);
     warp_state my = {};
 
     device_let_next();
@@ -105,28 +110,34 @@ template <class FOLD> DEVICE void sum_segment(const attn_linear_kparams &p, cons
     if (is_causal(p) && w.segment == p.pieces - 1)
         return;
 
-    const auto fetch = [&](int n) {
-        const int j = w.first + (chunks - 1 - n) * CHUNK, at = n % SUM_STAGES;
+    const auto fetch = [&](int i) {    // part i of all
+        const int n = i / parts, j = w.first + (chunks - 1 - n) * CHUNK;
 
         if (n < chunks) {
-            fetch_k(p, w, mem.k[at], j);
-            fetch_v(p, w, mem.v[at], j);
+            fetch_k(p, w, mem.k[i % SUM_STAGES], j, i % parts);
+            if (i % parts == 0)
+                fetch_v(p, w, mem.v[n % SUM_STAGES], j);
         }
         device_commit();
     };
 
     #pragma unroll 1
-    for (int n = 0; n < SUM_STAGES - 1; n++)
-        fetch(n);
+    for (int i = 0; i < SUM_STAGES - 1; i++)
+        fetch(i);
     #pragma unroll 1
     for (int n = 0; n < chunks; n++) {
-        const int at = n % SUM_STAGES;
+        #pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            const int i = n * parts + part, at = i % SUM_STAGES;
 
-        device_copied<SUM_STAGES - 2>();
-        take_phi(p, mem.k[at], w.first + (chunks - 1 - n) * CHUNK, w.keys);
-        __syncthreads();
-        fetch(n + SUM_STAGES - 1);
-        fold(mem.k[at], mem.v[at], my);
+            if (part && part >= parts)
+                break;
+            device_copied<SUM_STAGES - 2>();
+            take_phi(p, mem.k[at], w.first + (chunks - 1 - n) * CHUNK, w.keys, part);
+            __syncthreads();
+            fetch(i + SUM_STAGES - 1);
+            fold(mem.k[at], mem.v[n % SUM_STAGES], part, my);
+        }
     }
 
     float *const slot = find_slot(p, w, w.segment + 1);

@@ -13,17 +13,17 @@
 // Block     128 threads, 1-D: of a chunk a warp has 16 queries, of the state D / 4 rows
 // Shared    dynamic: two chunks of K and V, and Q, of _sums four; S and z of the chunk before
 //           in the type. O leaves through the warp's own rows of Q
-// Barriers  one a chunk, two for D over 64
+// Barriers  one a chunk, two for D over 64, for D over 128 one of each part of its rows and one
 // Layout    rows of Q, K, V and O 16 bytes at a time. work: chunk.cuh
 // Numerics  sums, S and z f32, S and P = Q K^T rounded to the type where they are operands, z
 //           as the sum of two such numbers. In f16, P and S are divided by powers of 2 where
 //           they would overflow; in bf16 rows of q with huge numbers are. The bits of a head
 //           depend on the segments, which follow from B and the heads, and on nothing else
 // Requires  sm_80; D and Dv multiples of 8, D up to DIM
-// Tunables  CHUNK, COLUMNS; src/plan/cuda/linear_fwd_chunk.c has the same numbers
+// Tunables  CHUNK, COLUMNS, PART; src/plan/cuda/linear_fwd_chunk.c has the same numbers
 // Oracle    src/host/linear_fwd_reference.c
 //
-// Built for each TYPE (f16, bf16) and DIM (64, 128): NAME is the image's.
+// Built for each TYPE (f16, bf16) and DIM (64, 128, 256): NAME is the image's.
 #include "common/params.h"
 
 #ifndef TYPE
@@ -57,8 +57,8 @@ DEVICE uint32_t huge(uint32_t pair)
     return ((pair & 0x7fff7fffu) + 0x30003000u) & 0x80008000u;
 }
 
-// Divides rows of bf16 that have huge numbers by 2^HUGE_ROW, so that no sum overflows; whether
-// that was done, for both rows.
+// Divides rows of bf16 that have huge numbers by 2^HUGE_ROW, so that no sum overflows, and those
+// that were divided before; whether that was done, for both rows.
 DEVICE void tame_queries(uint32_t (&a)[KT][4], bool (&tamed)[2])
 {
     uint32_t any[2] = { 0, 0 };
@@ -66,13 +66,13 @@ DEVICE void tame_queries(uint32_t (&a)[KT][4], bool (&tamed)[2])
     #pragma unroll
     for (int i = 0; i < KT * 4; i++)
         any[i % 2] |= huge(a[i / 4][i % 4]);
-    if (!__any_sync(0xffffffffu, (any[0] | any[1]) != 0))
+    if (!__any_sync(0xffffffffu, (any[0] | any[1]) != 0 || tamed[0] || tamed[1]))
         return;
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         any[half] |= __shfl_xor_sync(0xffffffffu, any[half], 1);
         any[half] |= __shfl_xor_sync(0xffffffffu, any[half], 2);
-        tamed[half] = any[half] != 0;
+        tamed[half] = tamed[half] || any[half] != 0;
     }
     #pragma unroll
     for (int i = 0; i < KT * 4; i++) {
@@ -80,6 +80,27 @@ DEVICE void tame_queries(uint32_t (&a)[KT][4], bool (&tamed)[2])
 
         a[i / 4][i % 4] = device_pair<TYPE>(f32_of_low(a[i / 4][i % 4]) * down,
                                             f32_of_high(a[i / 4][i % 4]) * down);
+    }
+}
+
+// The same of a part of the rows, and of what the parts before it have added to.
+DEVICE void tame_part(uint32_t (&a)[KT][4], bool (&tamed)[2], warp_pairs &x, warp_output &o)
+{
+    const bool were[2] = { tamed[0], tamed[1] };
+
+    tame_queries(a, tamed);
+    if (tamed[0] == were[0] && tamed[1] == were[1])
+        return;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float down = tamed[i / 2] == were[i / 2] ? 1.0f : power_of_2(-HUGE_ROW);
+
+        #pragma unroll
+        for (int n = 0; n < CHUNK / 8; n++)
+            x[n][i] *= down;
+        #pragma unroll
+        for (int n = 0; n <= NT; n++)
+            o[n][i] *= down;
     }
 }
 
@@ -122,9 +143,82 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
 {
     const bool sums = linear_has(p, LINEAR_NORMALIZE);
 
-    sum_segment(p, [&](const float4 *k, const float4 *v, warp_state &my) {
-        sum_chunk(k, v, sums, my);
+    sum_segment(p, [&](const float4 *k, const float4 *v, int part, warp_state &my) {
+        sum_chunk(k, v, sums, part, my);
     });
+}
+
+// What a chunk's rows are read and written with.
+struct chunk_rows {
+    warp_output o;
+    bool tamed[2];
+    int exponent;
+};
+
+// Chunk n, whose rows are there whole; it `adds` keys.
+DEVICE void take_chunk(const attn_linear_kparams &p, const chunk_work &w, int n, bool adds,
+                       const float4 *s, const float4 *z, const int *lifted, shared_output &mem,
+                       warp_state &my, chunk_rows &rows)
+{
+    const bool sums = linear_has(p, LINEAR_NORMALIZE);
+    const int at = n % STAGES;
+    uint32_t q[KT][4];
+
+    await_chunk(p, w, mem, at, w.first + n * CHUNK, 0);
+    fetch_chunk(p, w, mem, n + STAGES - 1, 0, (n + STAGES - 1) % STAGES);
+    load_queries(mem.q[at], q);
+    if constexpr (TYPE == TYPE_BF16)
+        tame_queries(q, rows.tamed);
+    if (adds) {
+        uint32_t pairs[CHUNK / 16][4];
+
+        rows.exponent =
+            find_pairs<false, false>(mem.k[at], q, pairs, [](float &, int, int) {});
+        fold_chunk<false>(mem.k[at], mem.v[at], sums, pairs, rows.o, my);
+    }
+    read_state(s, z, lifted, sums, 0, q, rows.o, rows.exponent);
+}
+
+// The same of a chunk whose rows come in parts, of which `taken` have come; O of pairs when all
+// are there.
+DEVICE void take_parts(const attn_linear_kparams &p, const chunk_work &w, int n, bool adds,
+                       shared_output &mem, warp_state &my, chunk_rows &rows, int &taken)
+{
+    const bool sums = linear_has(p, LINEAR_NORMALIZE);
+    const int parts = parts_of(p.d);
+    warp_pairs x = {};
+
+    #pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+        const int at = taken % STAGES;
+        const bool last = part + 1 >= parts;
+        uint32_t q[KT][4];
+
+        await_chunk(p, w, mem, at, w.first + n * CHUNK, part);
+        taken++;
+        fetch_chunk(p, w, mem, last ? n + 1 : n, last ? 0 : part + 1, taken % STAGES);
+        load_queries(mem.q[at], q);
+        if constexpr (TYPE == TYPE_BF16)
+            tame_part(q, rows.tamed, x, rows.o);
+        read_state(mem.s[0], mem.z[0], mem.lifted[0], sums, part, q, rows.o, rows.exponent);
+        if (adds) {
+            add_part<false>(mem.k[at], q, x);
+            sum_chunk(mem.k[at], mem.v[n % STAGES], sums, part, my);
+        }
+        if (last)
+            break;
+    }
+    if (adds) {
+        uint32_t pairs[CHUNK / 16][4];
+        const int over = finish_pairs<false, false>(
+            x, pairs, [](int) {}, [](float &, int, int) {});
+
+        if (TYPE == TYPE_F16 && over != rows.exponent) {
+            lift(rows.o, rows.exponent - over);
+            rows.exponent = over;
+        }
+        fold_pairs<false>(mem.v[n % STAGES], sums, pairs, rows.o);
+    }
 }
 
 DEVICE void walk_segment(const attn_linear_kparams &p)
@@ -136,7 +230,8 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     const bool sums = linear_has(p, LINEAR_NORMALIZE);
     const int chunks = ceil_div(w.end - w.first, CHUNK);
     warp_state my;
-    int was = 0;    // the copy of S that is read
+    int was = 0;      // the copy of S that is read
+    int taken = 0;    // parts of chunks
 
     fetch_first(p, w, mem);
     device_wait_before();
@@ -144,32 +239,22 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     share_state<false>(my, sums, mem.s[0], nullptr, mem.z[0], mem.lifted[0], 0);
     #pragma unroll 1
     for (int n = 0; n < chunks; n++) {
-        const int at = n % STAGES, j = w.first + n * CHUNK;
+        const int j = w.first + n * CHUNK;
         const bool adds = adds_at(p, w, j);
-        uint32_t q[KT][4];
-        warp_output o = {};
-        bool tamed[2] = { false, false };
-        int exponent = 0;
+        chunk_rows rows = {};
 
-        await_chunk(p, w, mem, at, j);
-        fetch_chunk(p, w, mem, n + STAGES - 1);
-        load_queries(mem.q[at], q);
-        if constexpr (TYPE == TYPE_BF16)
-            tame_queries(q, tamed);
-        if (adds) {
-            uint32_t pairs[CHUNK / 16][4];
-
-            exponent = find_pairs<false, false>(mem.k[at], q, pairs, [](float &, int, int) {});
-            fold_chunk<false>(mem.k[at], mem.v[at], sums, pairs, o, my);
-        }
-        read_state(mem.s[was], mem.z[was], mem.lifted[was], sums, q, o, exponent);
+        if (PARTS == 1)
+            take_chunk(p, w, n, adds, mem.s[was], mem.z[was], mem.lifted[was], mem, my, rows);
+        else
+            take_parts(p, w, n, adds, mem, my, rows, taken);
         if (adds) {
             was = (was + 1) % COPIES;
             if (COPIES == 1)
                 __syncthreads();
             share_state<false>(my, sums, mem.s[was], nullptr, mem.z[was], mem.lifted[was], 0);
         }
-        write_rows(p, w, j, tamed, exponent, mem.q[at], o);
+        write_rows(p, w, j, rows.tamed, rows.exponent,
+                   mem.q[(PARTS == 1 ? n : taken - 1) % STAGES], rows.o);
     }
     put_state_out(p, w, my);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// linear/fwd_scan.cu: linear_fwd_chunk and linear_bwd_chunk, the step between: from what segments add to the state
-// to the state before each of them.
+// linear/fwd_scan.cu: linear_fwd_chunk and linear_bwd_chunk, the step between: from what
+// segments add to the state to the state before each of them.
 //
 // Computes  slot s = sum of the slots 0 .. s, in their order; in place (chunk.cuh)
 // Grid      1-D, ceil(Dv / COLUMNS) * segments * Hkv * B groups; those of the segments share
@@ -12,9 +12,9 @@
 #define NAME attn_linear_fwd_scan
 #endif
 
-#include "linear/chunk.cuh"
+constexpr int COLUMNS = 64, THREADS = 256, AT_ONCE = 8;
 
-constexpr int THREADS = 256, AT_ONCE = 8;
+#include "linear/chunk.cuh"
 
 // Adds up the floats `stride` apart.
 DEVICE void scan(float *at, int64_t stride, int n)

@@ -8,7 +8,7 @@
 /* As cuda_kernels/linear/chunk.cuh, chunk_rows.cuh and fwd_scan.cu have them. */
 enum {
     ATTN_CUDA_CHUNK = 64,
-    ATTN_CUDA_COLUMNS = 64,
+    ATTN_CUDA_SCAN_COLUMNS = 64,
     ATTN_CUDA_THREADS = 128,
     ATTN_CUDA_WARPS = ATTN_CUDA_THREADS / 32,
     ATTN_CUDA_SCAN_THREADS = 256

@@ -4,7 +4,7 @@
 #include "plan/cuda/linear.h"
 
 enum {
-    N_CLASSES = 2,
+    N_CLASSES = 3,
     BEGIN_ROWS = 16, /* cuda_kernels/linear/bwd_chunk_begin.cu */
     BEGIN_THREADS = 8 * BEGIN_ROWS,
     FEW_TOKENS = 32 /* fewer are sooner taken one by one */
@@ -15,11 +15,13 @@ typedef struct kernels {
     const char *sums[2], *walk[3]; /* of dQ, and of dK and dV; of dQ, dV and dK */
 } kernels;
 
-/* A class of head sizes: D and Dv are padded up to it. Chunks in shared memory, groups that a
- * multiprocessor holds at once, copies of the state for all warps. */
+/* A class of head sizes, of rows that are multiplied with each other: Dv in the scans of dQ and
+ * dK, D in that of dV. They are padded up to it. Of them so many elements are in shared memory
+ * at once; columns of a group, parts of chunks in shared memory, groups that a multiprocessor
+ * holds at once, copies of the state for all warps. */
 typedef struct class
 {
-    int32_t dim, stages, blocks, copies;
+    int32_t dim, part, columns, stages, blocks, copies;
     kernels of[2]; /* f16 and bf16; f32 exact and in TF32 */
 } class;
 
@@ -41,12 +43,14 @@ typedef struct class
             KERNELS("linear_bwd_chunk_tf32_d" dim, "_tf32") \
     }
 static const class classes_16[N_CLASSES] = {
-    { 64, 2, 3, 2, KERNELS_16("64") },
-    { 128, 2, 2, 2, KERNELS_16("128") },
+    { 64, 64, 64, 2, 3, 2, KERNELS_16("64") },
+    { 128, 128, 64, 2, 2, 2, KERNELS_16("128") },
+    { 256, 64, 32, 2, 2, 2, KERNELS_16("256") },
 };
 static const class classes_32[N_CLASSES] = {
-    { 64, 2, 2, 1, KERNELS_32("64") },
-    { 128, 1, 2, 1, KERNELS_32("128") },
+    { 64, 64, 64, 2, 2, 1, KERNELS_32("64") },
+    { 128, 128, 64, 1, 2, 1, KERNELS_32("128") },
+    { 256, 64, 32, 2, 2, 1, KERNELS_32("256") },
 };
 static const char *const begins[] = { "linear_bwd_chunk_begin_f32",
                                       "linear_bwd_chunk_begin_f16",
@@ -62,13 +66,13 @@ static bool is_causal(const attn_problem *p)
     return p->features & ATTN_FEAT_CAUSAL;
 }
 
-/* NULL: D or Dv is over the largest. */
-static const class *find_class(const attn_problem *p)
+/* Of rows of so many elements; NULL: over the largest. */
+static const class *find_class(const attn_problem *p, int64_t elements)
 {
     const class *const classes = is_f32(p) ? classes_32 : classes_16;
 
     for (int i = 0; i < N_CLASSES; i++)
-        if (attn_max(p->d, p->dv) <= classes[i].dim)
+        if (elements <= classes[i].dim)
             return &classes[i];
     return NULL;
 }
@@ -84,11 +88,19 @@ static budget budget_of(const attn_problem *p, const class *k)
     const int64_t rows = each * k->stages * ATTN_CUDA_CHUNK;
 
     return (budget){
-        .adds = rows * (k->dim + ATTN_CUDA_COLUMNS) + 4 * k->stages * ATTN_CUDA_CHUNK,
-        .reads = rows * k->dim,
-        .state = k->copies * each * k->dim * ATTN_CUDA_COLUMNS + 4 * ATTN_CUDA_COLUMNS +
+        .adds = rows * (k->part + k->columns) + 4 * k->stages * ATTN_CUDA_CHUNK,
+        .reads = rows * k->part,
+        .state = k->copies * each * k->dim * k->columns + 4 * k->columns +
                  (is_f32(p) ? 0 : k->copies * 4 * ATTN_CUDA_WARPS),
     };
+}
+
+/* Of a walk. */
+static int64_t bytes_of(const attn_problem *p, const class *k)
+{
+    const budget b = budget_of(p, k);
+
+    return b.adds + b.reads + b.state;
 }
 
 /* How the scans of dQ, or those backwards in time, are cut: tokens of a segment of their
@@ -100,8 +112,8 @@ typedef struct cuts {
 
 static cuts find_cuts(const attn_problem *p, const attn_caps *c, bool back)
 {
-    const int64_t blocks = find_class(p)->blocks;
-    const int64_t slices = attn_ceil_div(p->d, ATTN_CUDA_COLUMNS);
+    const class *const k = find_class(p, p->dv);
+    const int64_t blocks = k->blocks, slices = attn_ceil_div(p->d, k->columns);
     const int64_t states = p->b * p->hkv * slices;
     const int64_t walks = back ? states : p->b * p->hq * slices;
     const int64_t adding = back ? p->lq : p->lk, reading = back ? p->lk : p->lq;
@@ -149,23 +161,24 @@ static bool work_bytes(const attn_problem *p, const attn_caps *c, int64_t *out)
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
-    const class *const k = find_class(p);
-    const double slices = (double)attn_ceil_div(attn_max(p->d, p->dv), ATTN_CUDA_COLUMNS);
+    const class *const of_k = find_class(p, p->dv), *const of_v = find_class(p, p->d);
     const double heads = (double)p->b * (double)p->hq;
+    double slices;
     int64_t bytes;
-    budget b;
 
     if (c->capability < 80)
         return "wants compute capability 8.0 or more";
-    if (!k)
-        return "D or Dv is over 128";
+    if (!of_k || !of_v)
+        return "D or Dv is over 256";
     if (!attn_cuda_linear_aligned(p))
         return "wants rows that are moved 16 bytes at a time, and whose bytes 16 divides";
     if (!attn_cuda_counts(p))
         return "the chunks of so many queries or keys end beyond 2^31 - 1";
-    b = budget_of(p, k);
-    if (b.adds + b.reads + b.state > c->fast_bytes || ATTN_CUDA_SCAN_THREADS > c->max_group)
+    if (attn_max(bytes_of(p, of_k), bytes_of(p, of_v)) > c->fast_bytes ||
+        ATTN_CUDA_SCAN_THREADS > c->max_group)
         return "chunks do not fit the shared memory, or a group the limit of threads";
+    slices = (double)attn_max(attn_ceil_div(p->d, of_k->columns),
+                              attn_ceil_div(p->dv, of_v->columns));
     if (heads * slices > 0x1p31 - 1 ||
         heads * (double)attn_ceil_div(p->lq, BEGIN_ROWS) > 0x1p31 - 1)
         return "more groups than a grid can have, 2^31 - 1";
@@ -203,7 +216,7 @@ typedef struct scan {
 } scan;
 
 static attn_step *add_step(const attn_problem *p, const scan *s, const char *kernel,
-                           uint32_t grad, bool walks, attn_choice *out)
+                           int64_t columns, uint32_t grad, bool walks, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
 
@@ -211,7 +224,7 @@ static attn_step *add_step(const attn_problem *p, const scan *s, const char *ker
     step->grad = grad;
     step->grouped = s->back || !walks;
     step->tile_q = step->tile_k = ATTN_CUDA_CHUNK;
-    step->columns = ATTN_CUDA_COLUMNS;
+    step->columns = columns;
     step->by_d = !walks || grad != ATTN_GRAD_V;
     step->piece = walks ? s->cut.walk : s->cut.sums;
     step->merges = is_causal(p) ? 0 : s->cut.sums;
@@ -227,18 +240,28 @@ static attn_step *add_step(const attn_problem *p, const scan *s, const char *ker
     return step;
 }
 
-static void add_sums(const attn_problem *p, const scan *s, const kernels *k, int64_t bytes,
+static void add_sums(const attn_problem *p, const scan *s, const class *k, int which,
                      attn_choice *out)
 {
     if (!s->cut.slots)
         return;
-    add_step(p, s, k->sums[s->back], s->grad, false, out)->fast_bytes = bytes;
+    add_step(p, s, k->of[which].sums[s->back], k->columns, s->grad, false, out)
+        ->fast_bytes = budget_of(p, k).adds;
     if (s->scanned) {
-        attn_step *const step = add_step(p, s, "linear_fwd_scan", s->grad, false, out);
+        attn_step *const step =
+            add_step(p, s, "linear_fwd_scan", ATTN_CUDA_SCAN_COLUMNS, s->grad, false, out);
 
         step->block = ATTN_CUDA_SCAN_THREADS;
         step->by_d = false;
     }
+}
+
+/* `walk`: of dQ, dV, dK. */
+static void add_walk(const attn_problem *p, const scan *s, const class *k, int which,
+                     int walk, uint32_t grad, attn_choice *out)
+{
+    add_step(p, s, k->of[which].walk[walk], k->columns, grad, true, out)->fast_bytes =
+        bytes_of(p, k);
 }
 
 static scan make_scan(const attn_problem *p, const attn_caps *c, bool back)
@@ -253,13 +276,11 @@ static scan make_scan(const attn_problem *p, const attn_caps *c, bool back)
 /* dV before dK: that one writes dS_in, which may lie where dS does. */
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
-    const class *const k = find_class(p);
+    const class *const k = find_class(p, p->dv), *const v = find_class(p, p->d);
     /* what the normaliser adds may cancel what has been rounded */
     const bool tf32 = is_f32(p) && p->allow_tf32 && !(p->features & ATTN_FEAT_NORMALIZE);
-    const kernels *const of = &k->of[is_f32(p) ? tf32 : p->type == ATTN_BF16];
+    const int which = is_f32(p) ? tf32 : p->type == ATTN_BF16;
     const uint32_t of_k = p->grad & (ATTN_GRAD_K | ATTN_GRAD_STATE);
-    const budget b = budget_of(p, k);
-    const int64_t bytes = b.adds + b.reads + b.state;
     scan s;
 
     out->splits = 0;
@@ -268,19 +289,19 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
         lower_begin(p, out);
     if (p->grad & ATTN_GRAD_Q) {
         s = make_scan(p, c, false);
-        add_sums(p, &s, of, b.adds, out);
-        add_step(p, &s, of->walk[0], s.grad, true, out)->fast_bytes = bytes;
+        add_sums(p, &s, k, which, out);
+        add_walk(p, &s, k, which, 0, s.grad, out);
     }
     if (wants_back(p)) {
         s = make_scan(p, c, true);
-        add_sums(p, &s, of, b.adds, out);
+        add_sums(p, &s, k, which, out);
         if (p->grad & ATTN_GRAD_V)
-            add_step(p, &s, of->walk[1], ATTN_GRAD_V, true, out)->fast_bytes = bytes;
+            add_walk(p, &s, v, which, 1, ATTN_GRAD_V, out);
         if (of_k)
-            add_step(p, &s, of->walk[2], of_k, true, out)->fast_bytes = bytes;
+            add_walk(p, &s, k, which, 2, of_k, out);
     }
-    attn_choice_instance(out, "chunk%d,columns%d,dim%d,d%lld,dv%lld,%s%s", ATTN_CUDA_CHUNK,
-                         ATTN_CUDA_COLUMNS, k->dim, (long long)p->d, (long long)p->dv,
+    attn_choice_instance(out, "chunk%d,dims%d:%d,d%lld,dv%lld,%s%s", ATTN_CUDA_CHUNK,
+                         v->dim, k->dim, (long long)p->d, (long long)p->dv,
                          attn_type_name(p->type), tf32 ? ",tf32" : "");
     out->tile_reason = "segments: one where there are heads for three quarters of the "
                        "multiprocessors, else as many as run at once";

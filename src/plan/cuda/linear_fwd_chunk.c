@@ -4,16 +4,17 @@
 #include "plan/cuda/linear.h"
 
 enum {
-    N_CLASSES = 2,
+    N_CLASSES = 3,
     FEW_TOKENS = 32 /* fewer are sooner taken one by one */
 };
 
-/* A class of head sizes: D is padded up to it. Chunks in shared memory, of the last step and
+/* A class of head sizes: D is padded up to it. Of its rows so many elements are in shared
+ * memory at once; columns of a group; parts of chunks in shared memory, of the last step and
  * of sums, groups that a multiprocessor holds at once, copies of the state for all warps. Of
  * two kernels each: f16 and bf16; f32 to full accuracy and in TF32. */
 typedef struct class
 {
-    int32_t d, stages, sum_stages, blocks, copies;
+    int32_t d, part, columns, stages, sum_stages, blocks, copies;
     const char *sums[2], *output[2];
 } class;
 
@@ -26,12 +27,14 @@ typedef struct class
         "linear_fwd_chunk_tf32_d" dim part, "linear_fwd_chunk_tf32_d" dim part "_tf32" \
     }
 static const class classes_16[N_CLASSES] = {
-    { 64, 2, 4, 3, 2, KERNELS_16("64", "_sums"), KERNELS_16("64", "_output") },
-    { 128, 2, 4, 2, 1, KERNELS_16("128", "_sums"), KERNELS_16("128", "_output") },
+    { 64, 64, 64, 2, 4, 3, 2, KERNELS_16("64", "_sums"), KERNELS_16("64", "_output") },
+    { 128, 128, 64, 2, 4, 2, 1, KERNELS_16("128", "_sums"), KERNELS_16("128", "_output") },
+    { 256, 64, 32, 2, 4, 2, 1, KERNELS_16("256", "_sums"), KERNELS_16("256", "_output") },
 };
 static const class classes_32[N_CLASSES] = {
-    { 64, 2, 3, 2, 1, KERNELS_32("64", "_sums"), KERNELS_32("64", "_output") },
-    { 128, 1, 2, 2, 1, KERNELS_32("128", "_sums"), KERNELS_32("128", "_output") },
+    { 64, 64, 64, 2, 3, 2, 1, KERNELS_32("64", "_sums"), KERNELS_32("64", "_output") },
+    { 128, 128, 64, 1, 2, 2, 1, KERNELS_32("128", "_sums"), KERNELS_32("128", "_output") },
+    { 256, 64, 32, 2, 3, 2, 1, KERNELS_32("256", "_sums"), KERNELS_32("256", "_output") },
 };
 
 static bool is_f32(const attn_problem *p)
@@ -60,12 +63,12 @@ static budget budget_of(const attn_problem *p, const class *k)
     const int64_t row = (int64_t)attn_type_bytes(p->type) * ATTN_CUDA_CHUNK;
 
     return (budget){
-        .sums = row * k->sum_stages * (k->d + ATTN_CUDA_COLUMNS),
-        .keys = row * k->stages * (k->d + ATTN_CUDA_COLUMNS),
-        .queries = row * k->stages * k->d,
-        .state = is_f32(p) ? 4 * k->d * (ATTN_CUDA_COLUMNS + 1)
-                           : k->copies *
-                                 (2 * k->d * (ATTN_CUDA_COLUMNS + 8) + 4 * ATTN_CUDA_WARPS),
+        .sums = row * k->sum_stages * (k->part + k->columns),
+        .keys = row * k->stages * (k->part + k->columns),
+        .queries = row * k->stages * k->part,
+        .state = is_f32(p)
+                     ? 4 * k->d * (k->columns + 1)
+                     : k->copies * (2 * k->d * (k->columns + 8) + 4 * ATTN_CUDA_WARPS),
     };
 }
 
@@ -83,8 +86,8 @@ typedef struct cuts {
 
 static cuts find_cuts(const attn_problem *p, const attn_caps *c)
 {
-    const int64_t slices = attn_ceil_div(p->dv, ATTN_CUDA_COLUMNS),
-                  blocks = find_class(p)->blocks;
+    const class *const k = find_class(p);
+    const int64_t slices = attn_ceil_div(p->dv, k->columns), blocks = k->blocks;
     cuts x = { 0 };
 
     if (is_causal(p)) {
@@ -118,14 +121,13 @@ static bool work_bytes(const attn_problem *p, cuts x, int64_t *out)
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
     const class *const k = find_class(p);
-    const double slices = (double)attn_ceil_div(p->dv, ATTN_CUDA_COLUMNS);
     int64_t bytes;
     budget b;
 
     if (c->capability < 80)
         return "wants compute capability 8.0 or more";
     if (!k || p->dv > 65536)
-        return "D is over 128, or Dv over 65536";
+        return "D is over 256, or Dv over 65536";
     if (!attn_cuda_linear_aligned(p))
         return "wants rows that are moved 16 bytes at a time, and whose bytes 16 divides";
     if (!attn_cuda_counts(p))
@@ -134,7 +136,8 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     if (attn_max(b.sums, b.keys + b.queries + b.state) > c->fast_bytes ||
         ATTN_CUDA_SCAN_THREADS > c->max_group)
         return "chunks do not fit the shared memory, or a group the limit of threads";
-    if ((double)p->b * (double)p->hq * slices > 0x1p31 - 1)
+    if ((double)p->b * (double)p->hq * (double)attn_ceil_div(p->dv, k->columns) >
+        0x1p31 - 1)
         return "more groups than a grid can have, 2^31 - 1";
     if (!work_bytes(p, find_cuts(p, c), &bytes) || bytes > c->max_alloc_bytes)
         return "a workspace with the states exceeds the device's memory";
@@ -149,15 +152,15 @@ static const char *worse(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
-static attn_step *add_step(const attn_problem *p, cuts x, const char *kernel, bool output,
-                           bool scanned, attn_choice *out)
+static attn_step *add_step(const attn_problem *p, cuts x, const char *kernel,
+                           int64_t columns, bool output, bool scanned, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
 
     step->kernel = kernel;
     step->grouped = !output;
     step->tile_q = step->tile_k = ATTN_CUDA_CHUNK;
-    step->columns = ATTN_CUDA_COLUMNS;
+    step->columns = columns;
     step->piece = output ? x.output : x.sums;
     step->merges = is_causal(p) ? 0 : x.sums;
     step->block = ATTN_CUDA_THREADS;
@@ -180,13 +183,14 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     out->splits = 0;
     work_bytes(p, x, &out->workspace_bytes);
     if (has_slots(p, x))
-        add_step(p, x, k->sums[which], false, scanned, out)->fast_bytes = b.sums;
+        add_step(p, x, k->sums[which], k->columns, false, scanned, out)->fast_bytes =
+            b.sums;
     if (scanned)
-        add_step(p, x, "linear_fwd_scan", false, scanned, out)->block =
-            ATTN_CUDA_SCAN_THREADS;
-    add_step(p, x, k->output[which], true, scanned, out);
+        add_step(p, x, "linear_fwd_scan", ATTN_CUDA_SCAN_COLUMNS, false, scanned, out)
+            ->block = ATTN_CUDA_SCAN_THREADS;
+    add_step(p, x, k->output[which], k->columns, true, scanned, out);
     attn_choice_instance(out, "chunk%d,columns%d,states%lld,dim%d,d%lld,dv%lld,%s%s",
-                         ATTN_CUDA_CHUNK, ATTN_CUDA_COLUMNS, (long long)x.slots, k->d,
+                         ATTN_CUDA_CHUNK, k->columns, (long long)x.slots, k->d,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type),
                          is_f32(p) && p->allow_tf32 ? ",tf32" : "");
     out->tile_reason = "segments: one where there are heads for three quarters of the "
