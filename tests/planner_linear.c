@@ -464,6 +464,12 @@ static void cuda_wide_chunks(void **state)
     assert_string_equal(c.instance, "chunk64,dims64:256,d64,dv256,bf16");
     choose(bwd, &least, &c);
     assert_string_equal(c.variant->name, "linear_bwd_chunk");
+    /* whole rows of 128 do not fit, parts do */
+    choose("linear_bwd:f16,b8,hq16,hkv16,lq2048,lk2048,d128,dv64,causal,grad=v", &t, &c);
+    assert_string_equal(c.instance, "chunk64,dims128:64,d128,dv64,f16");
+    choose("linear_bwd:f16,b8,hq16,hkv16,lq2048,lk2048,d128,dv64,causal,grad=v", &least,
+           &c);
+    assert_string_equal(c.instance, "chunk64,dims256:64,d128,dv64,f16");
     check_ok(
         attn_problem_parse(&p, "linear_bwd:f16,b1,hq1,hkv1,lq500,lk500,d64,dv264,grad=q"));
     assert_non_null(strstr(c.variant->applicable(&p, &t.caps), "D or Dv is over 256"));

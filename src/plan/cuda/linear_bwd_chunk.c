@@ -66,17 +66,6 @@ static bool is_causal(const attn_problem *p)
     return p->features & ATTN_FEAT_CAUSAL;
 }
 
-/* Of rows of so many elements; NULL: over the largest. */
-static const class *find_class(const attn_problem *p, int64_t elements)
-{
-    const class *const classes = is_f32(p) ? classes_32 : classes_16;
-
-    for (int i = 0; i < N_CLASSES; i++)
-        if (elements <= classes[i].dim)
-            return &classes[i];
-    return NULL;
-}
-
 /* Shared memory, line by line, as the kernels' structs have it. */
 typedef struct budget {
     int64_t adds, reads, state;
@@ -103,6 +92,22 @@ static int64_t bytes_of(const attn_problem *p, const class *k)
     return b.adds + b.reads + b.state;
 }
 
+/* Of rows of so many elements: the first whose chunks fit the shared memory, or the last; NULL:
+ * over the largest. */
+static const class *find_class(const attn_problem *p, const attn_caps *c, int64_t elements)
+{
+    const class *const classes = is_f32(p) ? classes_32 : classes_16, *found = NULL;
+
+    for (int i = 0; i < N_CLASSES; i++) {
+        if (elements > classes[i].dim)
+            continue;
+        found = &classes[i];
+        if (bytes_of(p, found) <= c->fast_bytes)
+            break;
+    }
+    return found;
+}
+
 /* How the scans of dQ, or those backwards in time, are cut: tokens of a segment of their
  * sums, 0: there are none, and of their walk, 0: one; states of each head. Their groups have
  * columns of D, or of Dv, the states those of D. */
@@ -112,7 +117,7 @@ typedef struct cuts {
 
 static cuts find_cuts(const attn_problem *p, const attn_caps *c, bool back)
 {
-    const class *const k = find_class(p, p->dv);
+    const class *const k = find_class(p, c, p->dv);
     const int64_t blocks = k->blocks, slices = attn_ceil_div(p->d, k->columns);
     const int64_t states = p->b * p->hkv * slices;
     const int64_t walks = back ? states : p->b * p->hq * slices;
@@ -161,7 +166,7 @@ static bool work_bytes(const attn_problem *p, const attn_caps *c, int64_t *out)
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
-    const class *const of_k = find_class(p, p->dv), *const of_v = find_class(p, p->d);
+    const class *const of_k = find_class(p, c, p->dv), *const of_v = find_class(p, c, p->d);
     const double heads = (double)p->b * (double)p->hq;
     double slices;
     int64_t bytes;
@@ -276,7 +281,7 @@ static scan make_scan(const attn_problem *p, const attn_caps *c, bool back)
 /* dV before dK: that one writes dS_in, which may lie where dS does. */
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
-    const class *const k = find_class(p, p->dv), *const v = find_class(p, p->d);
+    const class *const k = find_class(p, c, p->dv), *const v = find_class(p, c, p->d);
     /* what the normaliser adds may cancel what has been rounded */
     const bool tf32 = is_f32(p) && p->allow_tf32 && !(p->features & ATTN_FEAT_NORMALIZE);
     const int which = is_f32(p) ? tf32 : p->type == ATTN_BF16;
