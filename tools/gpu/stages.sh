@@ -155,6 +155,7 @@ linear() {
             linear_fwd:{f32,bf16},b1,hq8,hkv8,lq16384,lk16384,d64,$options \
             linear_fwd:{f32,bf16},b8,hq16,hkv16,lq2048,lk2048,d128,$options \
             linear_fwd:{f32,bf16},b1,hq16,hkv16,lq4096,lk4096,d128,$options \
+            linear_fwd:{f32,bf16},b2,hq16,hkv16,lq2048,lk2048,d256,$options \
             linear_fwd:{f32,bf16},b16,hq16,hkv16,lq4096,lk4096,d64,$options \
             linear_fwd:{f32,bf16},b1,hq1,hkv1,lq32768,lk32768,d64,$options \
             linear_fwd:{f32,bf16},b32,hq32,hkv32,lq1,lk1,d128,$options,state
@@ -164,6 +165,7 @@ linear() {
         linear_bwd:{f32,bf16},b1,hq8,hkv8,lq16384,lk16384,d64,causal,grad=q+k+v \
         linear_bwd:{f32,bf16},b8,hq16,hkv16,lq2048,lk2048,d128,causal,grad=q+k+v \
         linear_bwd:{f32,bf16},b1,hq16,hkv16,lq4096,lk4096,d128,causal,grad=q+k+v \
+        linear_bwd:{f32,bf16},b2,hq16,hkv16,lq2048,lk2048,d256,causal,grad=q+k+v \
         linear_bwd:{f32,bf16},b1,hq1,hkv1,lq32768,lk32768,d64,causal,grad=q+k+v |
         tee "$reports/bench-linear-gradients.txt" | cut -c1-200
 }
