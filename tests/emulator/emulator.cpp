@@ -5,9 +5,9 @@
 // What it can show: wrong indices, masks, features and results; a barrier or shuffle that
 // not all threads reach; reads of copies that were not waited for and of shared memory that
 // was never written (both are NaN); writes past the shared memory of a launch, and just past
-// a block of memory. The threads of a group run in another order after each barrier. What
-// it can't: races between them that need both at once, speed, and what nvcc makes of the
-// source.
+// a block of memory; warps that another was to wait for: they run in another order after each
+// barrier, each up to the next while the others stand still. What it can't: races that need two
+// at once, speed, and what nvcc makes of the source.
 #include <setjmp.h>
 #include <stdio.h>
 #include <ucontext.h>
@@ -96,6 +96,27 @@ bool release(int from, int to, waits at)
     return any;
 }
 
+// Lets a warp run ahead of the others until it waits for them.
+bool run_warp(int from, unsigned seed, int &ended)
+{
+    const int n = n_threads - from < 32 ? n_threads - from : 32;
+    bool moved = false, yields = false;
+
+    do {
+        for (int k = 0; k < n; k++) {
+            const int i = from + (int)((seed >> 20) + (seed & 2 ? k : n - k)) % n;
+
+            if (fibers[i].state != RUNS)
+                continue;
+            moved = true;
+            resume(i);
+            ended += fibers[i].state == ENDED;
+            yields |= fibers[i].state == RUNS;
+        }
+    } while (!yields && release(from, from + n, AT_WARP));
+    return moved;
+}
+
 void run_group(size_t bytes)
 {
     static unsigned seed = 1;
@@ -120,20 +141,12 @@ void run_group(size_t bytes)
         makecontext(&f.context, run_fiber, 0);
     }
     while (ended < n_threads) {
+        const int warps = (n_threads + 31) / 32;
         bool moved = false;
 
         seed = seed * 1664525u + 1013904223u;
-        for (int k = 0, start = (int)(seed >> 8) % n_threads; k < n_threads; k++) {
-            const int i = (start + (seed & 1 ? k : n_threads - k)) % n_threads;
-
-            if (fibers[i].state != RUNS)
-                continue;
-            moved = true;
-            resume(i);
-            ended += fibers[i].state == ENDED;
-        }
-        for (int i = 0; i < n_threads; i += 32)
-            moved |= release(i, i + 32, AT_WARP);
+        for (int k = 0, start = (int)(seed >> 8) % warps; k < warps; k++)
+            moved |= run_warp((start + (seed & 1 ? k : warps - k)) % warps * 32, seed, ended);
         moved |= release(0, n_threads, AT_BARRIER);
         if (!moved && ended < n_threads)
             fault("threads wait for each other at different barriers");
