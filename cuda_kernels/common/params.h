@@ -190,7 +190,8 @@ enum {
     LHAS_GRAD_STATE_OUT = 4,
     LHAS_GRAD_Z_OUT = 8,
     LHAS_GRAD_STATE_IN = 16,
-    LHAS_GRAD_Z_IN = 32
+    LHAS_GRAD_Z_IN = 32,
+    LHAS_GRAD_V = 64
 };
 
 /* Every kernel of linear attention. */

@@ -38,6 +38,7 @@ static void fill_tensors(attn_linear_kparams *a, const attn_args *t)
     VIEW(grad_z_in);
     a->has = (attn_is_there(&t->grad_o) ? LHAS_GRAD_O : 0) |
              (attn_is_there(&t->grad_k) ? LHAS_GRAD_K : 0) |
+             (attn_is_there(&t->grad_v) ? LHAS_GRAD_V : 0) |
              (attn_is_there(&t->grad_state_out) ? LHAS_GRAD_STATE_OUT : 0) |
              (attn_is_there(&t->grad_z_out) ? LHAS_GRAD_Z_OUT : 0) |
              (attn_is_there(&t->grad_state_in) ? LHAS_GRAD_STATE_IN : 0) |
