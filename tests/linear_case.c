@@ -45,7 +45,8 @@ void on_each(const char *problem, linear_fn *fn)
         check_ok(attn_linear_variants(ctxs[d], &desc, list, MAX_VARIANTS, &n));
         for (size_t i = 0; i < n; i++)
             if (list[i].applicable)
-                fn(&(subject){ ctxs[d], devices[d].selector, list[i].name });
+                fn(&(subject){ ctxs[d], devices[d].selector, list[i].name,
+                               list[i].traits });
     }
 }
 

@@ -15,6 +15,7 @@
 typedef struct subject {
     attn_ctx *ctx;
     const char *device, *variant;
+    uint32_t traits; /* ATTN_TRAIT_ bits */
 } subject;
 
 /* The inputs of a problem beside q, k and v. */

@@ -101,6 +101,8 @@ static void canonical_texts_come_back_as_they_are(void **state)
         "linear_bwd:f32,b1,hq2,hkv1,lq5,lk9,d8,causal,phi=elu1,normalize,state,"
         "grad=q+k+v+state,layout=16:8:4:any:16:16:16:16",
         "linear_bwd:f32,b1,hq2,hkv1,lq5,lk9,d8,grad=v,allow=tf32",
+        "linear_bwd:f16,b1,hq2,hkv1,lq5,lk9,d8,grad=v,allow=nondet",
+        "linear_fwd:f32,b1,hq2,hkv1,lq5,lk9,d8,normalize,den,allow=tf32+nondet",
     };
 
     (void)state;
@@ -127,6 +129,9 @@ static void fields_become_canonical(void **state)
         { "16-bit types have nothing of TF32",
           "linear_fwd:f16,b1,hq1,hkv1,lq4,lk4,d8,allow=tf32",
           "linear_fwd:f16,b1,hq1,hkv1,lq4,lk4,d8" },
+        { "but differ from run to run as others",
+          "linear_fwd:f16,b1,hq1,hkv1,lq4,lk4,d8,allow=tf32+nondet",
+          "linear_fwd:f16,b1,hq1,hkv1,lq4,lk4,d8,allow=nondet" },
         { "the backward has denominators anyway",
           "linear_bwd:f32,b1,hq1,hkv1,lq4,lk4,d8,normalize,den,grad=q",
           "linear_bwd:f32,b1,hq1,hkv1,lq4,lk4,d8,normalize,grad=q" },

@@ -485,89 +485,6 @@ static void cuda_wide_chunks(void **state)
     assert_non_null(strstr(c.variant->applicable(&p, &t.caps), "D or Dv is over 256"));
 }
 
-/* A head's state in registers, by name: one walk, or segments and the sums before them; dK and
- * dV in one walk where D and Dv are up to 128. */
-static void cuda_lmha(void **state)
-{
-    static const char gradients[] =
-        "linear_bwd:f16,b2,hq4,hkv2,lq900,lk900,d64,dv100,causal,"
-        "normalize,state,grad=q+k+v+state";
-    const attn_target t = cuda_of(64 * 1024, 132, 75);
-    attn_choice c;
-
-    (void)state;
-    check_ok(choose_named("linear_fwd:f32,b2,hq4,hkv2,lq9,lk9,d64,causal,normalize,state",
-                          &t, "linear_fwd_lmha", &c));
-    assert_int_equal(c.n_steps, 1);
-    assert_string_equal(c.step[0].kernel, "linear_fwd_lmha_f32_d64");
-    assert_int_equal(c.workspace_bytes, 0);
-    assert_int_equal(c.step[0].fast_bytes, 26176);
-    check_ok(
-        choose_named("linear_fwd:bf16,b2,hq4,hkv2,lq9,lk9,d200,dv65,causal,normalize,state",
-                     &t, "linear_fwd_lmha", &c)); /* two groups of a head */
-    assert_string_equal(c.step[0].kernel, "linear_fwd_begin");
-    assert_string_equal(c.step[1].kernel, "linear_fwd_lmha_bf16_d256");
-    assert_int_equal(c.workspace_bytes, 4 * 4 * 200);
-    check_ok(choose_named("linear_fwd:f32,b1,hq8,hkv8,lq16384,lk16384,d64,causal", &t,
-                          "linear_fwd_lmha_split", &c)); /* 33 of each of 8 heads */
-    assert_int_equal(c.n_steps, 3);
-    assert_string_equal(c.step[0].kernel, "linear_fwd_lmha_f32_sums_d64");
-    assert_string_equal(c.step[1].kernel, "linear_fwd_scan");
-    assert_int_equal(c.step[2].piece, 500);
-    assert_int_equal(c.workspace_bytes, 4 * 8 * 33 * 64 * 65);
-    check_ok(choose_named("linear_fwd:f32,b1,hq2,hkv1,lq20,lk70,d8", &t,
-                          "linear_fwd_lmha_split", &c));
-    assert_int_equal(c.step[0].over, ATTN_OVER_KEY_STATES);
-    assert_int_equal(c.step[0].piece, 36);
-    assert_int_equal(c.step[2].over, ATTN_OVER_STATES);
-    assert_int_equal(c.step[2].piece, 128); /* what a self-test has fits */
-    check_ok(choose_named(gradients, &t, "linear_bwd_lmha", &c));
-    assert_int_equal(c.n_steps, 3);
-    assert_string_equal(c.step[0].kernel, "linear_bwd_begin_f16");
-    assert_string_equal(c.step[1].kernel, "linear_bwd_lmha_f16_q_d128");
-    assert_true(c.step[1].by_d);
-    assert_string_equal(c.step[2].kernel, "linear_bwd_lmha_f16_kv_d128");
-    assert_int_equal(c.step[2].columns, 128);
-    assert_int_equal(c.workspace_bytes, 4 * 8 * 900);
-    check_ok(choose_named(gradients, &t, "linear_bwd_lmha_split", &c));
-    assert_int_equal(c.n_steps, 7);
-    assert_string_equal(c.step[1].kernel, "linear_fwd_lmha_f16_sums_d64");
-    assert_string_equal(c.step[4].kernel, "linear_bwd_lmha_f16_sums_d64");
-    assert_int_equal(c.step[6].grad, ATTN_GRAD_K | ATTN_GRAD_V | ATTN_GRAD_STATE);
-    check_ok(choose_named("linear_bwd:f32,b1,hq1,hkv1,lq9,lk9,d200,dv7,causal,grad=k+v", &t,
-                          "linear_bwd_lmha", &c));
-    assert_int_equal(c.n_steps, 2);
-    assert_string_equal(c.step[0].kernel, "linear_bwd_lmha_f32_v_d256");
-    assert_string_equal(c.step[1].kernel, "linear_bwd_lmha_f32_k_d256");
-}
-
-static void cuda_lmha_refusals(void **state)
-{
-    static const struct {
-        const char *text, *variant, *reason;
-    } cases[] = {
-        { "linear_fwd:f32,b1,hq1,hkv1,lq9,lk9,d257,dv8,causal", "linear_fwd_lmha",
-          "D or Dv is over 256" },
-        { "linear_bwd:f32,b1,hq1,hkv1,lq9,lk9,d8,dv300,causal,grad=v",
-          "linear_bwd_lmha_split", "D or Dv is over 256" },
-        { "linear_fwd:f32,b1,hq1,hkv1,lq9,lk9,d8,causal,rule=gated,decay=f32",
-          "linear_fwd_lmha_split", "does not take \"decay\"" },
-        { "linear_fwd:f32,b1,hq1,hkv1,lq9,lk9,d8,causal,rule=delta,beta=f32",
-          "linear_fwd_lmha", "does not take \"beta\"" },
-        { "linear_bwd:f32,b1,hq1,hkv1,lq9,lk9,d128,grad=v", "linear_bwd_lmha",
-          "rows of four tokens do not fit the shared memory" },
-        { "linear_fwd:f32,b4096,hq64,hkv64,lq99,lk99,d256", "linear_fwd_lmha_split",
-          "a workspace with the states exceeds the device's memory" },
-    };
-    const attn_target t = cuda_of(48 * 1024, 132, 90);
-    attn_choice c;
-
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        check_error(choose_named(cases[i].text, &t, cases[i].variant, &c),
-                    ATTN_ERR_UNSUPPORTED, cases[i].reason);
-}
-
 /* The host: chunks, but single steps and rules token by token; narrow units where there are
  * few states. */
 static void the_host(void **state)
@@ -601,13 +518,12 @@ static void the_host(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opencl_chunks),      cmocka_unit_test(opencl_chunks_of_gradients),
-        cmocka_unit_test(opencl_gradients),   cmocka_unit_test(opencl_loops),
-        cmocka_unit_test(opencl_state),       cmocka_unit_test(rows_that_fit_nowhere),
-        cmocka_unit_test(cuda_state),         cmocka_unit_test(cuda_chunks),
-        cmocka_unit_test(cuda_gradients),     cmocka_unit_test(cuda_gradients_in_chunks),
-        cmocka_unit_test(cuda_wide_chunks),   cmocka_unit_test(cuda_lmha),
-        cmocka_unit_test(cuda_lmha_refusals), cmocka_unit_test(the_host),
+        cmocka_unit_test(opencl_chunks),    cmocka_unit_test(opencl_chunks_of_gradients),
+        cmocka_unit_test(opencl_gradients), cmocka_unit_test(opencl_loops),
+        cmocka_unit_test(opencl_state),     cmocka_unit_test(rows_that_fit_nowhere),
+        cmocka_unit_test(cuda_state),       cmocka_unit_test(cuda_chunks),
+        cmocka_unit_test(cuda_gradients),   cmocka_unit_test(cuda_gradients_in_chunks),
+        cmocka_unit_test(cuda_wide_chunks), cmocka_unit_test(the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

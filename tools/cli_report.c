@@ -145,7 +145,8 @@ static const char *find_variant(const attn_variant_info *list, size_t n, const c
         *known = true;
         if (v->applicable && (name || !v->reason[0]))
             return v->name;
-        if (v->applicable && !second && !(v->traits & ATTN_TRAIT_BY_NAME))
+        if (v->applicable && !second &&
+            !(v->traits & (ATTN_TRAIT_BY_NAME | ATTN_TRAIT_NONDET)))
             second = v->name;
     }
     return second;
@@ -178,6 +179,7 @@ static void traits_json(cJSON *variant, uint32_t traits)
         { ATTN_TRAIT_BY_NAME, "by-name" }, { ATTN_TRAIT_FINITE_V, "finite-v" },
         { ATTN_TRAIT_ROUNDED, "rounded" }, { ATTN_TRAIT_VENDOR, "vendor" },
         { ATTN_TRAIT_BY_SIZE, "by-size" }, { ATTN_TRAIT_FORWARD, "forward" },
+        { ATTN_TRAIT_NONDET, "nondet" },
     };
     cJSON *list = cJSON_AddArrayToObject(variant, "traits");
 

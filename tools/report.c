@@ -76,6 +76,7 @@ const char *report_traits(uint32_t traits, char text[64])
         { ATTN_TRAIT_BY_NAME, "by name" }, { ATTN_TRAIT_FINITE_V, "finite V" },
         { ATTN_TRAIT_ROUNDED, "rounded" }, { ATTN_TRAIT_VENDOR, "vendor" },
         { ATTN_TRAIT_BY_SIZE, "by size" }, { ATTN_TRAIT_FORWARD, "forward" },
+        { ATTN_TRAIT_NONDET, "nondet" },
     };
     size_t n = 0;
 

@@ -68,7 +68,7 @@ static const cli_option options[] = {
     OPTION("layout", KEY_LAYOUT, "LAYOUT", "bhld, or blhd for [B, L, H, D] files"),
     OPTION("variant", KEY_VARIANT, "NAME", "use this variant, or fail"),
     OPTION("repeat", KEY_REPEAT, "N", "run N times, print the median, compare all bits"),
-    OPTION("allow", KEY_ALLOW, "WHAT", "what the result may give up for speed: tf32"),
+    OPTION("allow", KEY_ALLOW, "WHAT", "what it may give up: tf32, nondet, tf32+nondet"),
     OPTION("explain", KEY_EXPLAIN, NULL, "print the plan; run only with an output"),
 #undef OUTPUT
 #undef INPUT
@@ -95,7 +95,9 @@ static int take_word(linear_request *r, int key, const char *value)
     static const char *const rules[] = { "linear", "gated", "delta", "gated-delta", NULL };
     static const char *const types[] = { "f32", "f16", "bf16", NULL };
     static const char *const layouts[] = { "bhld", "blhd", NULL };
-    static const char *const allowed[] = { "tf32", NULL };
+    static const char *const allowed[] = { "tf32", "nondet", "tf32+nondet", NULL };
+    static const uint32_t use_of[] = { ATTN_LINEAR_ALLOW_TF32, ATTN_LINEAR_ALLOW_NONDET,
+                                       ATTN_LINEAR_ALLOW_TF32 | ATTN_LINEAR_ALLOW_NONDET };
     static const attn_type type_of[] = { ATTN_F32, ATTN_F16, ATTN_BF16 };
     int i = 0, status = CLI_GO;
 
@@ -120,7 +122,7 @@ static int take_word(linear_request *r, int key, const char *value)
         break;
     case KEY_ALLOW:
         status = cli_word("--allow", value, allowed, &i);
-        r->desc.use |= ATTN_LINEAR_ALLOW_TF32;
+        r->desc.use |= use_of[i];
         break;
     }
     return status;

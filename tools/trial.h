@@ -37,6 +37,7 @@ typedef struct trial {
     uint64_t expanded;                /* bit 4 * tensor + dimension: a size of 1 is
                                        * told as the full size with stride 0         */
     int repeat;                       /* runs that must agree in every bit           */
+    bool any_bits;                    /* ... or only run: bits may differ            */
     bool finite_v;                    /* V rows behind masks hold 10000, not NaN     */
     bool status;                      /* give a status word                          */
     attn_status (*execute)(struct trial *t, void *with); /* how to run t->args and wait;
@@ -65,7 +66,7 @@ typedef struct trial {
 bool trial_open(trial *t);
 
 /* Runs `repeat` times, each into fresh poison, and checks what can be checked without
- * knowing the answer: the status and the status word, equal bits, no byte written
+ * knowing the answer: the status and the status word, equal bits but of `any_bits`, no byte written
  * around or between the elements of an output or behind the workspace, none in rows
  * that belong to no query, no input changed. Fills o and lse. false: `what` tells why. */
 bool trial_run(trial *t);
@@ -80,7 +81,8 @@ bool trial_run_row(trial *t, int64_t i);
 /* Whether a block is an output that this problem has. */
 bool trial_is_output(const trial *t, int block);
 
-/* Runs once more with an output left out; the others must be the same bits. */
+/* Runs once more with an output left out; the others must be the same bits, but of
+ * `any_bits`. */
 bool trial_run_without(trial *t, trial_block output);
 
 /* Downloads the outputs: true if they hold nothing but the poison they began with. */

@@ -373,6 +373,7 @@ static void run_entry(session *s, entry *e)
                 .plan = e->plan,
                 .in = &s->in,
                 .repeat = s->v->report->repeat,
+                .any_bits = e->info.traits & ATTN_TRAIT_NONDET,
                 .finite_v = e->info.traits & ATTN_TRAIT_FINITE_V,
                 .status = s->round % 2 == 0 };
     attn_plan *longer_plan = NULL;

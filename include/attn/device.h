@@ -82,6 +82,9 @@ typedef struct attn_variant_info {
                                          and the queries: a library chooses by them */
 #define ATTN_TRAIT_FORWARD  (1u << 5) /* takes no tensor with a negative stride:
                                          attn_execute() says UNSUPPORTED      */
+#define ATTN_TRAIT_NONDET   (1u << 6) /* bits may differ from run to run: taken by name, or
+                                         where the problem allows it
+                                         (ATTN_LINEAR_ALLOW_NONDET)           */
 
 /* Lists the back ends, best first, and how many devices each has. A back end
  * without devices is no error. Writes at most `cap` entries and stores their

@@ -60,7 +60,9 @@ extern "C" {
  * ATTN_LINEAR_ALLOW_TF32 is given; for f16 and bf16, k and q may be rounded to that type
  * after phi. A row of q whose numbers are huge is scaled by a power of 2 meanwhile, so that
  * num and den do not overflow before the division. Results are rounded to nearest even.
- * The same plan and inputs give the same bits on the same device.
+ * The same plan and inputs give the same bits on the same device, but of a variant that has
+ * ATTN_TRAIT_NONDET (attn/device.h): such a one is taken by name, or where
+ * ATTN_LINEAR_ALLOW_NONDET allows it.
  *
  * A NaN that some query of a head sees may spread to the head's other queries.
  *
@@ -111,6 +113,11 @@ extern "C" {
                                              attn_args.den is given with NORMALIZE,
                                              with or without ATTN_LINEAR_DEN        */
 #define ATTN_LINEAR_ALLOW_TF32 (1u << 12) /* as ATTN_USE_ALLOW_TF32                 */
+#define ATTN_LINEAR_ALLOW_NONDET (1u << 13) /* no field: the planner may take variants whose
+                                               bits differ from run to run
+                                               (ATTN_TRAIT_NONDET); without it they are
+                                               taken by name alone. It takes others
+                                               first, where they take the problem   */
 
 /* phi. ABI: append only. */
 typedef enum attn_phi {

@@ -31,7 +31,8 @@ extern "C" {
  *     of linear also, after scale, "phi=" ( "elu1" | "relu" | "identity" ) | "normalize"
  *             | "eps=" x | "rule=" ( "gated" | "delta" | "gated_delta" | "linear" )
  *             | "decay=" type | "beta=" type, as the rule has them; after lens "state"
- *             (in and out) | "state=in" | "state=out" | "den"
+ *             (in and out) | "state=in" | "state=out" | "den"; last "allow=nondet" |
+ *             "allow=tf32+nondet"
  *     grads   = grad { "+" grad }   grad = "q" | "k" | "v" | "bias" | "sinks", of linear
  *               "q" | "k" | "v" | "state"; of bwd, which needs it, alone
  *     class   = "16" | "8" | "4" | "2" | "any", one for all tensors or four

@@ -60,6 +60,9 @@ const char *attn_drawback(const attn_problem *p, const attn_target *target, int 
 
     if (v->traits & ATTN_TRAIT_BY_NAME)
         return "takes it, but only by name";
+    if (v->traits & ATTN_TRAIT_NONDET && !p->allow_nondet)
+        return "takes it, but its bits may differ from run to run: only by name, or with "
+               "allow=nondet";
     return v->worse ? v->worse(p, &caps) : NULL;
 }
 
@@ -134,6 +137,13 @@ attn_status attn_options_read(attn_options *options, const attn_options *from)
     return ATTN_OK;
 }
 
+/* Whether a variant's drawback is one that nothing outweighs. */
+static bool must_be_named(const attn_problem *p, const attn_variant *v)
+{
+    return v->traits & ATTN_TRAIT_BY_NAME ||
+           (v->traits & ATTN_TRAIT_NONDET && !p->allow_nondet);
+}
+
 /* The place of what attn_choose() picks; -1: nothing. */
 static int pick(const attn_problem *p, const attn_target *target,
                 const attn_options *options, bool *known)
@@ -151,7 +161,7 @@ static int pick(const attn_problem *p, const attn_target *target,
             continue;
         if (only || !attn_drawback(p, target, i))
             return i;
-        if (second < 0 && !(v->traits & ATTN_TRAIT_BY_NAME))
+        if (second < 0 && !must_be_named(p, v))
             second = i;
     }
     return second;

@@ -22,7 +22,7 @@ enum {
                 ATTN_LINEAR_NORMALIZE | ATTN_LINEAR_EPS | ATTN_LINEAR_RULE |
                 ATTN_LINEAR_LENS_KV | ATTN_LINEAR_STATE_IN | ATTN_LINEAR_STATE_OUT |
                 ATTN_LINEAR_DEN | ATTN_LINEAR_LAYOUT | ATTN_LINEAR_GRAD |
-                ATTN_LINEAR_ALLOW_TF32,
+                ATTN_LINEAR_ALLOW_TF32 | ATTN_LINEAR_ALLOW_NONDET,
     KNOWN_GRAD = ATTN_GRAD_Q | ATTN_GRAD_K | ATTN_GRAD_V | ATTN_GRAD_STATE
 };
 
@@ -199,6 +199,7 @@ void attn_problem_from_linear(attn_problem *p, const attn_linear_desc *d)
         p->type_beta = d->type_beta;
     }
     p->allow_tf32 = p->type == ATTN_F32 && (d->use & ATTN_LINEAR_ALLOW_TF32);
+    p->allow_nondet = (d->use & ATTN_LINEAR_ALLOW_NONDET) != 0;
     if (d->use & ATTN_LINEAR_LAYOUT)
         for (int t = 0; t < attn_problem_layouts(p); t++)
             p->layout[t] = attn_layout_canonical(layout[t], p->type);
@@ -245,6 +246,8 @@ void attn_problem_to_linear(const attn_problem *p, attn_linear_desc *d)
         d->use |= ATTN_LINEAR_EPS;
     if (p->allow_tf32)
         d->use |= ATTN_LINEAR_ALLOW_TF32;
+    if (p->allow_nondet)
+        d->use |= ATTN_LINEAR_ALLOW_NONDET;
     if (p->pass == ATTN_PASS_BWD)
         d->use |= ATTN_LINEAR_GRAD;
     for (int t = 0; t < ATTN_TENSOR_ALL; t++)

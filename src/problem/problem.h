@@ -107,6 +107,7 @@ typedef struct attn_problem {
     float dropout;                         /* 0: off                          */
     int32_t scale_given;                   /* text prints it                  */
     int32_t allow_tf32;                    /* f32 only                        */
+    int32_t allow_nondet;                  /* linear attention                */
     uint32_t grad;                         /* ATTN_GRAD_ bits; 0: forward     */
     attn_phi phi;                          /* linear attention, as all below  */
     attn_rule rule;

@@ -102,8 +102,10 @@ void attn_problem_text(const attn_problem *p, attn_text *text)
         attn_text_softmax_fields(p, text);
     grad_text(p, text);
     layout_text(p, text);
-    if (p->allow_tf32)
-        attn_text_add(text, ",allow=tf32");
+    if (p->allow_tf32 || p->allow_nondet)
+        attn_text_add(text, ",allow=%s%s%s", p->allow_tf32 ? "tf32" : "",
+                      p->allow_tf32 && p->allow_nondet ? "+" : "",
+                      p->allow_nondet ? "nondet" : "");
 }
 
 /* Parsing: one field at a time, into a descriptor whose rules are checked last. */

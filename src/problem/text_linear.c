@@ -96,6 +96,8 @@ static const attn_text_field fields[] = {
         "the gradients of o, q, k and v) with : between, of 16, 8, 4, 2 and any",
         NULL),
     TEXT_FLAG("allow=tf32", ATTN_LINEAR_ALLOW_TF32),
+    TEXT_FLAG("allow=nondet", ATTN_LINEAR_ALLOW_NONDET),
+    TEXT_FLAG("allow=tf32+nondet", ATTN_LINEAR_ALLOW_TF32 | ATTN_LINEAR_ALLOW_NONDET),
 };
 
 const attn_text_op attn_text_linear = {

@@ -35,6 +35,8 @@ extern const attn_variant attn_cuda_linear_fwd_chunk_variant;
 extern const attn_variant attn_cuda_linear_fwd_recurrent_variant;
 extern const attn_variant attn_cuda_linear_bwd_chunk_variant;
 extern const attn_variant attn_cuda_linear_bwd_recurrent_variant;
+extern const attn_variant attn_cuda_linear_fwd_atomic_variant;
+extern const attn_variant attn_cuda_linear_bwd_atomic_variant;
 extern const attn_variant attn_cuda_linear_fwd_lmha_variant;
 extern const attn_variant attn_cuda_linear_fwd_lmha_split_variant;
 extern const attn_variant attn_cuda_linear_bwd_lmha_variant;
