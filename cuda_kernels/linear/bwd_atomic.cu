@@ -64,11 +64,11 @@ template <scan WHICH> DEVICE void finish(const attn_linear_kparams &p)
 }
 
 #define JOIN(a, b) a##b
-#define KERNEL(name, part, BODY)                                              \
-    extern "C" __global__ __launch_bounds__(THREADS) void JOIN(name, part)(   \
-        const __grid_constant__ attn_linear_kparams p)                        \
-    {                                                                         \
-        BODY(p);                                                              \
+#define KERNEL(name, part, BODY)                                               \
+    extern "C" __global__ __launch_bounds__(THREADS, 2) void JOIN(name, part)( \
+        const __grid_constant__ attn_linear_kparams p)                         \
+    {                                                                          \
+        BODY(p);                                                               \
     }
 
 KERNEL(NAME, _q_begin, begin<GRAD_Q>)
