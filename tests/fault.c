@@ -2,6 +2,7 @@
 /* tests/fault.c: the devices, and a problem with all of its tensors, for faults_*.c. */
 #define _GNU_SOURCE
 #include "tests/fault.h"
+#include "tests/wanted.h"
 
 #include <sys/mman.h>
 
@@ -32,24 +33,6 @@ int fault_close(int result)
     for (size_t d = 0; d < fault_devices; d++)
         attn_ctx_destroy(&fault_ctx[d]);
     return result;
-}
-
-/* One of the names with commas between; of none, all. */
-static bool among(const char *names, const char *name)
-{
-    const size_t n = strlen(name);
-
-    for (const char *at = names; at && (at = strstr(at, name)); at++)
-        if ((at == names || at[-1] == ',') && (at[n] == ',' || !at[n]))
-            return true;
-    return !names;
-}
-
-/* FAULT_DEVICES: the only ones; FAULT_VARIANTS: the only ones on devices with a compiler. */
-static bool wanted(const attn_device_info *device, const char *variant)
-{
-    return among(getenv("FAULT_DEVICES"), device->selector) &&
-           (device->kind == ATTN_DEVICE_HOST || among(getenv("FAULT_VARIANTS"), variant));
 }
 
 void on_each(const char *problem, fault_fn *fn)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "src/core/float16.h"
+#include "tests/wanted.h"
 
 enum { MAX_DEVICES = 16, MAX_VARIANTS = 32 };
 
@@ -44,7 +45,7 @@ void on_each(const char *problem, linear_fn *fn)
 
         check_ok(attn_linear_variants(ctxs[d], &desc, list, MAX_VARIANTS, &n));
         for (size_t i = 0; i < n; i++)
-            if (list[i].applicable)
+            if (list[i].applicable && wanted(&devices[d], list[i].name))
                 fn(&(subject){ ctxs[d], devices[d].selector, list[i].name,
                                list[i].traits });
     }

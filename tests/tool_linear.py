@@ -197,6 +197,12 @@ class Linear(Case):
             all = self.tool(*args, *grads, '--variant', name, '--json').json()
             self.assertEqual(name in all['plan'], '_bwd_' in name)
 
+    def test_what_is_allowed_is_said(self):
+        args, _, _ = self.files()
+        for what in ('tf32', 'nondet', 'tf32+nondet'):
+            run = self.tool(*args, '--out', 'o.npy', '--allow', what, '--explain', '--json')
+            self.assertIn('allow=' + what, run.json()['problem'].split(','))
+
     def test_refusals(self):
         args, _, _ = self.files()
         o = ['--out', 'o.npy']

@@ -198,7 +198,7 @@ DEVICE float first_last(const attn_linear_kparams &p, const unit &u, bool slots,
     return x;
 }
 
-// This thread's element of z or r; whether it has one.
+// The element of z or r that this thread has, if it has one.
 template <class S> DEVICE int last_of(const attn_linear_kparams &p, const unit &u)
 {
     return (S::BY_D ? 0 : u.w.column) + (int)threadIdx.x;
