@@ -60,16 +60,6 @@ static void choose(const char *text, const attn_target *t, attn_choice *c)
     check_ok(attn_choose(&p, t, NULL, c));
 }
 
-static attn_status choose_named(const char *text, const attn_target *t, const char *variant,
-                                attn_choice *c)
-{
-    const attn_options options = { .size = sizeof options, .variant = variant };
-    attn_problem p;
-
-    check_ok(attn_problem_parse(&p, text));
-    return attn_choose(&p, t, &options, c);
-}
-
 /* The state goes to local memory where it fits, else to the workspace; z is copied first. */
 static void opencl_state(void **state)
 {

@@ -10,6 +10,9 @@
 // chunk.cuh has them: a state's element (e, m) at e * Dv + m; backwards segments are counted
 // from the last.
 #pragma once
+
+constexpr int COLUMNS = 64;    // of a value row, of a group
+
 #include "linear/chunk.cuh"
 #include "linear/scan.cuh"
 

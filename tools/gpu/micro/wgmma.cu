@@ -31,10 +31,6 @@ static __host__ __device__ uint16_t element(uint32_t of, int row, int column)
 static __host__ __device__ uint16_t of_a(int wg, int m, int k) { return element(1 + wg, m, k); }
 static __host__ __device__ uint16_t of_b(int k, int n) { return element(9, k, n); }
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-PRODUCTS_TURNED(128, W_0 W_16 W_32 W_48, (F_64(0)), 64, 65, 66)
-#endif
-
 __host__ __device__ constexpr int bytes_of_b(int kind, int n)
 {
     return kind == BY_ROWS ? n * DEPTH * 2 : (n + 63) / 64 * 64 * DEPTH * 2;
