@@ -161,8 +161,9 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
             __syncthreads();
         }
         if (T::LIFTS) {
-            const float now = find_lift<T>(at, mem.size[slot], mem.delta[slot], mem.lse[slot],
-                                           mem.largest, has<CAN>(p, FEAT_DROPOUT) ? p.drop_factor : 1.0f);
+            const float now =
+                find_lift<T>(at, mem.size[slot], mem.delta[slot], mem.lse[slot], mem.largest,
+                             has<CAN>(p, FEAT_DROPOUT) ? p.drop_factor : 1.0f);
 
             // each head begins with its own: its bits are not another head's affair
             if (now < lift || n == 0 || at.h != mem.step[(n + 3) % 4].h) {

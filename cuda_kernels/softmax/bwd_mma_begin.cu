@@ -2,8 +2,9 @@
 // softmax/bwd_mma_begin.cu: the first step of the backward on tensor cores.
 //
 // Computes  delta_i = sum_d dO_id O_id - dLSE_i, those that are there; LSE_i, in units of
-//           log2 unless single scores are looked at; of f16 |dO_i|, rounded up a little; and zeros the flags, the ticket and, if
-//           not SUMS_BY_COPY, the sums that the passes begin with
+//           log2 unless single scores are looked at; of f16 |dO_i|, rounded up a little; and
+//           zeros the flags, the ticket and, if not SUMS_BY_COPY, the sums that the passes
+//           begin with
 // Grid      1-D, ceil(Lq / GROUP_ROWS) * Hq * B groups, queries fastest
 // Block     256 threads, 1-D: a warp for eight rows
 // Shared    none
