@@ -28,7 +28,8 @@
 
 constexpr int CAN = CAN_ALL & ~FEAT_PAGES;
 
-extern "C" __global__ __launch_bounds__(256, 3) void NAME(const __grid_constant__ attn_kparams p)
+extern "C" __global__ __launch_bounds__(256, TYPE == TYPE_F32 ? 2 : 3) void NAME(
+    const __grid_constant__ attn_kparams p)
 {
     const int lane = threadIdx.x % 32, tiles = ceil_div(p.len_q, GROUP_ROWS);
     const int first = blockIdx.x % tiles * GROUP_ROWS + threadIdx.x / 32 * WARP_ROWS;
