@@ -136,10 +136,11 @@ static void explain_linear_step(const attn_problem *p, const attn_target *target
     else
         groups *= (double)(p->pass == ATTN_PASS_BWD ? 2 * by_d + by_dv : by_dv);
     attn_text_add(text,
-                  "step %d     %s: chunks of %lld tokens x %lld columns of the state, "
+                  "step %d     %s: chunks of %lld tokens x %lld %s of the state, "
                   "%.0f groups of %lld, %.2f waves over %lld units\n",
-                  i + 1, s->kernel, (long long)s->tile_q, (long long)columns, groups,
-                  (long long)s->block, groups / (double)units, (long long)units);
+                  i + 1, s->kernel, (long long)s->tile_q, (long long)columns,
+                  s->by_d ? "rows" : "columns", groups, (long long)s->block,
+                  groups / (double)units, (long long)units);
 }
 
 static void explain_step(const attn_problem *p, const attn_target *target,
