@@ -62,7 +62,8 @@ typedef struct attn_options {
  * kernels when they run: a captured or enqueued execution sees what is there then.
  * A value out of range is clamped, never followed out of a buffer; status, if given
  * (i32 [1, 1, 1, 1], any plan), then gets the ATTN_CLAMPED_ bits of what was clamped
- * or'ed into it. The caller clears it. A call without rows of O reads none of them.
+ * or'ed into it. The caller clears it. A call without query rows need not read them, nor
+ * one of gradients of V alone without keys.
  *
  * Outputs must not overlap each other or an input; views that lie side by side in
  * one array do not. O may be left out when only the LSE is wanted; without both,

@@ -67,8 +67,8 @@ void attn_cuda_back_delta(const attn_problem *p, attn_choice *out)
     step->tile_k = 1;
     step->block = DELTA_THREADS;
     attn_step_softmax(step, p,
-                      ATTN_READS_TYPE | ATTN_READS_DV | ATTN_READS_QUERIES | ATTN_READS_O |
-                          ATTN_READS_GRAD_O);
+                      ATTN_READS_TYPE | ATTN_READS_DV | ATTN_READS_QUERIES |
+                          ATTN_READS_KEYS | ATTN_READS_O | ATTN_READS_GRAD_O);
     attn_step_define(step, "WIDE_O", attn_cuda_aligned(p, ATTN_TENSOR_O, p->dv, 4));
     attn_step_define(step, "WIDE_GRADS",
                      attn_cuda_aligned(p, ATTN_TENSOR_GRAD_O, p->dv, 4));

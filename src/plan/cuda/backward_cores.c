@@ -69,6 +69,7 @@ void attn_cuda_cores_begin(const attn_problem *p, bool by_copy, attn_choice *out
 {
     add_rows(p, begin[by_copy][p->type - ATTN_F32], 0,
              ATTN_READS_DV | ATTN_READS_D | ATTN_READS_O | ATTN_READS_GRAD_O |
+                 ATTN_READS_KEYS | /* without keys nobody else tells of their lengths */
                  ATTN_READS_SOFTCAP | ATTN_READS_TERMS,
              ATTN_TENSOR_GRAD_O, p->dv, out);
 }

@@ -270,8 +270,9 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 
 const attn_variant attn_cuda_softmax_bwd_tile_variant = {
     .name = "softmax_bwd_tile",
-    .about = "gradients in passes over tiles of queries and of keys, on plain CUDA cores; "
-             "exact in f32, every feature",
+    .about =
+        "gradients over tiles of queries and of keys, or in f32 of keys alone, on plain "
+        "CUDA cores; exact in f32, every feature",
     .pass = ATTN_PASS_BWD,
     .features = ATTN_FEATURES_BWD | ATTN_FEAT_DROPOUT,
     .applicable = applicable,

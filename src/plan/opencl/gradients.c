@@ -42,7 +42,7 @@ void attn_gradients_delta(const attn_problem *p, const attn_caps *c, attn_choice
         return;
     step = attn_gradients_step(p, "softmax_bwd_delta", ATTN_OVER_QUERIES, grad,
                                ATTN_READS_TYPE | ATTN_READS_DV | ATTN_READS_QUERIES |
-                                   ATTN_READS_O | ATTN_READS_GRAD_O,
+                                   ATTN_READS_KEYS | ATTN_READS_O | ATTN_READS_GRAD_O,
                                out);
     step->tile_q = items / lanes;
     step->block = items;
