@@ -143,7 +143,7 @@ static void opencl_takes_steps(void **state)
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
                 "the driver cuts loops off before so many rows are read");
     t = target_of("opencl");
-    t.caps.max_alloc_bytes = 4 * 2 * 4 * 100 - 1; /* too little for one pass, too */
+    t.caps.max_alloc_bytes = 4 * 2 * 4 * 100 - 1;
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
                 "4 bytes of workspace for each query exceed the device's largest block");
     p.d = 257;
@@ -260,7 +260,7 @@ static void opencl_takes_vectors_on_processors(void **state)
                         "D or Dv is over 256");
 }
 
-/* Compute capability 7.5: later ones take one pass in f32. */
+/* Compute capability 7.5. */
 static attn_target turing(void)
 {
     attn_target t = target_of("cuda");
@@ -317,7 +317,7 @@ static void cuda_takes_steps(void **state)
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
                 "no tile fits the shared memory and the limit of threads");
     t = target_of("cuda");
-    t.caps.max_alloc_bytes = 4 * 2 * 4 * 100 - 1; /* too little for one pass, too */
+    t.caps.max_alloc_bytes = 4 * 2 * 4 * 100 - 1;
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED,
                 "4 bytes of workspace for each query exceed the device's memory");
     t = target_of("cuda");
@@ -330,37 +330,50 @@ static void cuda_takes_steps(void **state)
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "D or Dv is over 256");
 }
 
-/* In f32 one pass over tiles of keys, with a workspace of sums, where the device has what it
- * needs and no single score is looked at; whatever is asked for, since bits depend on it. */
+/* In f32 by name also one pass over tiles of keys, with a workspace of sums, where the device
+ * has what it needs and no single score is looked at. */
 static void cuda_takes_f32_in_one_pass(void **state)
 {
-    static const char *const once = "softmax_bwd_tile_once_f32_d64_ranges";
-    attn_target t = target_of("cuda");
+    static const struct {
+        const char *fields, *why;
+    } refused[] = {
+        { "f16,b1,hq1,hkv1,lq9,lk9,d64,grad=k", "takes f32 alone" },
+        { "f32,b1,hq1,hkv1,lq9,lk9,d64,dv136,grad=k", "D or Dv is over 128" },
+        { "f32,b1,hq1,hkv1,lq9,lk9,d64,softcap=9,grad=k", "does not take \"softcap\"" },
+    };
+    const attn_options named = { .size = sizeof named, .variant = "softmax_bwd_once" };
     const int64_t rows = 2 * 4 * 100, flags = 2 * 4 * 4;
+    attn_target t = target_of("cuda");
     attn_choice c = choice_of(&t, PROBLEM);
+    char text[128];
+    attn_problem p;
 
     (void)state;
-    assert_string_equal(c.variant->name, "softmax_bwd_tile");
+    assert_string_equal(c.variant->name, "softmax_bwd_tile"); /* it was not timed */
+    check_ok(attn_problem_parse(&p, PROBLEM));
+    check_ok(attn_choose(&p, &t, &named, &c));
     assert_int_equal(c.n_steps, 3);
     assert_string_equal(c.step[0].kernel, "softmax_bwd_mma_begin_f32");
-    assert_string_equal(c.step[1].kernel, once);
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_tile_once_f32_d64_ranges");
     assert_int_equal(c.step[1].over, ATTN_OVER_KEYS);
     assert_int_equal(c.step[1].tile_k, 128);
     assert_string_equal(c.step[2].kernel, "softmax_bwd_mma_finish_f32");
     assert_int_equal(c.workspace_bytes, 4 * (rows * (3 + 64) + flags + 1 + 3));
-
-    c = choice_of(&t, "softmax_bwd:f32,b1,hq1,hkv1,lq9,lk65,d8,dv72,grad=v");
+    t.caps.fast_bytes = 163 * 1024; /* compute capability 8.0 */
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED, "does not fit");
+    t = turing();
+    check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
+                "wants compute capability 8.0 or more");
+    t = target_of("cuda");
+    check_ok(attn_problem_parse(&p, "softmax_bwd:f32,b1,hq1,hkv1,lq9,lk65,d8,dv72,grad=v"));
+    check_ok(attn_choose(&p, &t, &named, &c));
     assert_int_equal(c.n_steps, 2);
     assert_string_equal(c.step[1].kernel, "softmax_bwd_tile_once_f32_d128_ranges");
-    c = choice_of(&t, "softmax_bwd:f32,b1,hq1,hkv1,lq9,lk64,d8,grad=v"); /* half a tile */
-    assert_string_equal(c.step[0].kernel, "softmax_bwd_tile_f32_d64_keys_all");
-    c = choice_of(&t, "softmax_bwd:f32,b1,hq1,hkv1,lq99,lk99,d136,grad=q");
-    assert_string_equal(c.step[1].kernel, "softmax_bwd_tile_f32_d256_queries_ranges");
-    c = choice_of(&t, PROBLEM ",softcap=9");
-    assert_string_equal(c.step[1].kernel, "softmax_bwd_tile_f32_d64_queries_all");
-    t.caps.fast_bytes = 163 * 1024; /* compute capability 8.0 */
-    c = choice_of(&t, PROBLEM);
-    assert_string_equal(c.step[1].kernel, "softmax_bwd_tile_f32_d64_queries_ranges");
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        snprintf(text, sizeof text, "softmax_bwd:%s", refused[i].fields);
+        check_ok(attn_problem_parse(&p, text));
+        check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED, refused[i].why);
+    }
 }
 
 /* On tensor cores: one pass over tiles of keys, or two where the head size is over

@@ -136,11 +136,14 @@ void visible_clamped(const inputs *in, int32_t *must, int32_t *may)
     const attn_softmax_desc *d = &in->desc;
 
     *must = *may = 0;
-    if (!d->heads_q)
+    const bool none = !d->len_q || (in->cu_q && !in->tokens_q);
+    const bool back = d->use & ATTN_USE_GRAD;
+
+    if (!d->heads_q || (none && !back && !in->is_linear))
         return; /* nothing is computed, so nothing is read */
-    if (!d->len_q || (in->cu_q && !in->tokens_q))
+    if (none)
         must = may; /* there may be a state or gradients of keys to write, or not */
-    if (!d->len_kv && d->use & ATTN_USE_GRAD && d->grad == ATTN_GRAD_V)
+    if (!d->len_kv && back && d->grad == ATTN_GRAD_V)
         must = may; /* and here nothing */
     for (int64_t b = 0; b < d->batch; b++) {
         const visible_batch x = visible_batch_of(in, b);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* plan/cuda/softmax_bwd_tile.c: gradients on plain CUDA cores, exact in f32, every feature:
  * delta, then a pass over tiles of queries, one over tiles of keys and one for a bias, that
- * share no output. In f32 without features that look at single scores one pass over tiles of
- * keys, whose groups add to dQ one after the other: five products instead of seven. */
+ * share no output. And softmax_bwd_once: in f32, without features that look at single scores,
+ * one pass over tiles of keys, whose groups add to dQ one after the other: five products
+ * instead of seven. */
 #include <attn/device.h>
 
 #include "core/size.h"
@@ -126,18 +127,28 @@ static int64_t once_sum(once_budget b)
     return b.own + b.visited + b.pairs + b.rows;
 }
 
-/* NULL: the passes that share no output take it. What is asked for has no say here either. */
-static const struct once *find_once(const attn_problem *p, const attn_caps *c)
+static const char *applicable_once(const attn_problem *p, const attn_caps *c)
 {
     const int i = attn_cuda_dim_class(p);
-    const bool few = 2 * p->lk <= ONCE_KEYS;
 
-    if (p->type != ATTN_F32 || i >= N_ONCE || few || p->features & EACH_SCORE ||
-        c->capability < ONCE_CAPABILITY || c->max_group < ONCE_THREADS ||
-        once_sum(once_budget_of(&once[i])) > c->fast_bytes ||
-        attn_cuda_cores_refusal(p, c, ONCE_KEYS, false))
-        return NULL;
-    return &once[i];
+    if (p->type != ATTN_F32)
+        return "takes f32 alone";
+    if (i >= N_ONCE)
+        return "D or Dv is over 128";
+    if (!attn_cuda_counts(p))
+        return "the tiles of so many queries or keys end beyond 2^31 - 1";
+    if (c->capability < ONCE_CAPABILITY)
+        return "wants compute capability 8.0 or more";
+    if (c->max_group < ONCE_THREADS || once_sum(once_budget_of(&once[i])) > c->fast_bytes)
+        return "its tile does not fit the shared memory and the limit of threads";
+    return attn_cuda_cores_refusal(p, c, ONCE_KEYS, false);
+}
+
+static const char *worse_once(const attn_problem *p, const attn_caps *c)
+{
+    (void)p;
+    (void)c;
+    return "takes it, but was not timed";
 }
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
@@ -148,8 +159,6 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "D or Dv is over 256";
     if (!attn_cuda_counts(p))
         return "the tiles of so many queries or keys end beyond 2^31 - 1";
-    if (find_once(p, c))
-        return NULL;
     q = find_tile(p, queries_large, p->lq, c);
     k = find_tile(p, keys_large, p->lk, c);
     if (!q || !k)
@@ -200,12 +209,14 @@ static void add_budget(const budget *b, attn_choice *out)
     attn_choice_budget(out, "LSE and delta, marks, the group's work", b->rows);
 }
 
-static void lower_once(const attn_problem *p, const struct once *t, attn_choice *out)
+static void lower_once(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
     const uint32_t all = ATTN_GRAD_Q | ATTN_GRAD_K | ATTN_GRAD_V;
+    const struct once *const t = &once[attn_cuda_dim_class(p)];
     const once_budget b = once_budget_of(t);
     attn_step *step;
 
+    (void)c;
     attn_cuda_cores_begin(p, false, out);
     if (p->grad & all) {
         step = &out->step[out->n_steps++];
@@ -222,7 +233,7 @@ static void lower_once(const attn_problem *p, const struct once *t, attn_choice 
         attn_choice_budget(out, "LSE and delta, the group's work", b.rows);
     }
     attn_cuda_cores_finish(p, false, out);
-    attn_choice_instance(out, "once,k%dx%d,dim%d,d%lld,dv%lld,%s", ONCE_KEYS, t->bn, t->dim,
+    attn_choice_instance(out, "k%dx%d,dim%d,d%lld,dv%lld,%s", ONCE_KEYS, t->bn, t->dim,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type));
     out->tile_reason = "keys by queries of one pass: as many queries as the shared memory "
                        "has room for beside 128 keys and their values";
@@ -230,7 +241,6 @@ static void lower_once(const attn_problem *p, const struct once *t, attn_choice 
 
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
-    const struct once *const one = find_once(p, c);
     const uint32_t kv = ATTN_GRAD_K | ATTN_GRAD_V;
     const int i = attn_cuda_dim_class(p);
     const tile *const q = find_tile(p, queries_large, p->lq, c);
@@ -238,10 +248,6 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     const tile *last = NULL;
     budget b;
 
-    if (one) {
-        lower_once(p, one, out);
-        return;
-    }
     if (p->grad & ~(uint32_t)ATTN_GRAD_V)
         attn_cuda_back_delta(p, out);
     if (p->grad & ATTN_GRAD_Q)
@@ -277,4 +283,16 @@ const attn_variant attn_cuda_softmax_bwd_tile_variant = {
     .features = ATTN_FEATURES_BWD | ATTN_FEAT_DROPOUT,
     .applicable = applicable,
     .lower = lower,
+};
+
+const attn_variant attn_cuda_softmax_bwd_once_variant = {
+    .name = "softmax_bwd_once",
+    .about =
+        "gradients in one pass over tiles of keys, on plain CUDA cores; dQ is added up in "
+        "the order of the keys; exact f32",
+    .pass = ATTN_PASS_BWD,
+    .features = ATTN_FEATURES_BWD & ~(uint32_t)(ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP),
+    .applicable = applicable_once,
+    .worse = worse_once,
+    .lower = lower_once,
 };
