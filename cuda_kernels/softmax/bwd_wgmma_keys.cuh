@@ -10,7 +10,8 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
 {
     constexpr int SUMS = T::Q ? T::SUMS : 1, COLUMNS = DIM / 2;
     const back_group &group = mem.group;
-    const int wg = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 - 4;
+    const int wg = __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0) - 1;    // of the warp
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0) - 4;
     const int lane = threadIdx.x % 32, key = group.first + warp * 16 + lane / 4;
     const float unit = p.scale * 1.44269504088896340736f;
     const uint64_t k_at = device_tile(device_address(mem.k + wg * 64 * 8), T::BM * 128);
@@ -90,7 +91,7 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
         find_weights<T>(s, unit, mem.lse[slot]);
         if (at.masked)
             mask_weights<T>(s, at, key, group.seq.keys);
-        pack_pairs<T>(s, TYPE == TYPE_F16 ? 0x1p14f : 1.0f, w);
+        pack_pairs<T>(s, WEIGHT_LIFT, w);
         begin_sums<T>(dv, w, mem.o[slot]);
         device_products_wait<1>();
         device_products_hold(dp);
@@ -149,7 +150,7 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
     if (p.has & HAS_GRAD_V)
         store_keys<T, CAN>(p, dv, warp * 16, p.grad_v,
                            ADDRESS_KEYS(p, grad_v, group.seq, group.b, group.owner),
-                           group.first, group.owned, p.dv, unlifted<TYPE>(1.0f));
+                           group.first, group.owned, p.dv, 1.0f / WEIGHT_LIFT);
 }
 
 #endif

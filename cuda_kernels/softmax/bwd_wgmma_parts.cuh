@@ -94,7 +94,7 @@ DEVICE void compute_values(const attn_kparams &p, back_shared<T> &mem)
             mem.weights[t][threadIdx.x - 128] =
                 make_float4(s[t][0], s[t][1], s[t][2], s[t][3]);
         device_pass<MATH>(WEIGHTS_THERE);
-        pack_pairs<T>(s, TYPE == TYPE_F16 ? 0x1p14f : 1.0f, w);
+        pack_pairs<T>(s, WEIGHT_LIFT, w);
         device_barrier_wait(&mem.full_o[0], n & 1);
         begin_sums<T>(dv, w, mem.o[0]);
         device_barrier_wait(&mem.full_q[next], (n + 1) / T::STAGES & 1);
@@ -117,7 +117,7 @@ DEVICE void compute_values(const attn_kparams &p, back_shared<T> &mem)
     if (p.has & HAS_GRAD_V)
         store_keys<T, CAN>(p, dv, warp * 16, p.grad_v,
                            ADDRESS_KEYS(p, grad_v, group.seq, group.b, group.owner),
-                           group.first, group.owned, p.dv, unlifted<TYPE>(1.0f));
+                           group.first, group.owned, p.dv, 1.0f / WEIGHT_LIFT);
 }
 
 // Gradients of the scores, and dK.

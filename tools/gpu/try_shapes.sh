@@ -57,6 +57,8 @@ for shape in "$@"; do
     n=$((n + 1))
 done
 wait
+exec 9> "${TMPDIR:-/tmp}/try_shapes.lock"    # several may compile at once, one has the GPU
+flock 9
 n=0
 for shape in "$@"; do
     echo "== $shape: $(grep -A4 "entry function 'attn_try_$part'" "$work/$n/log" |

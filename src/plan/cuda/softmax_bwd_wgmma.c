@@ -114,14 +114,6 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return attn_cuda_cores_refusal(p, c, classes[i].keys, true);
 }
 
-static const char *worse(const attn_problem *p, const attn_caps *c)
-{
-    (void)c;
-    return attn_max(p->d, p->dv) > 128
-               ? "takes it, but was not timed with a D or Dv over 128"
-               : NULL;
-}
-
 static void add_pass(const attn_problem *p, int i, attn_choice *out)
 {
     const uint32_t all = ATTN_GRAD_Q | ATTN_GRAD_K | ATTN_GRAD_V;
@@ -176,6 +168,5 @@ const attn_variant attn_cuda_softmax_bwd_wgmma_variant = {
     .pass = ATTN_PASS_BWD,
     .features = ATTN_FEATURES_BWD & ~(uint32_t)(ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP),
     .applicable = applicable,
-    .worse = worse,
     .lower = lower,
 };
