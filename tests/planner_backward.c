@@ -478,7 +478,9 @@ static void hopper_takes_warpgroups(void **state)
         int n_steps;
     } taken[] = {
         { "f16,b2,hq4,hkv2,lq100,lk120,d64,grad=q+k+v", "f16_d64_all", 3 },
-        { "bf16,b2,hq4,hkv2,lq100,lk120,d64,dv72,causal,grad=q", "bf16_d128_all", 3 },
+        { "bf16,b2,hq4,hkv2,lq100,lk120,d64,dv72,causal,grad=q", "bf16_d128_queries", 3 },
+        { "f16,b1,hq1,hkv1,lq9,lk9,d64,sinks,grad=q+sinks", "f16_d64_queries", 4 },
+        { "f16,b1,hq1,hkv1,lq9,lk9,d64,grad=q+v", "f16_d64_all", 3 },
         { "bf16,b1,hq1,hkv1,lq9,lk9,d128,window=3:0,grad=k", "bf16_d128_keys", 2 },
         { "f16,b1,hq1,hkv1,lq9,lk9,d8,sinks,grad=v+sinks", "f16_d64_keys", 3 },
     };
@@ -519,7 +521,7 @@ static void hopper_takes_warpgroups(void **state)
         attn_problem_parse(&p, "softmax_bwd:f16,b1,hq1,hkv1,lq9,lk9,d64,dv136,grad=q"));
     check_ok(attn_choose(&p, &t, NULL, &c));
     assert_string_equal(c.variant->name, "softmax_bwd_wgmma");
-    assert_string_equal(c.step[1].kernel, "softmax_bwd_wgmma_f16_d256_all");
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_wgmma_f16_d256_queries");
     check_ok(attn_problem_parse(&p, "softmax_bwd:f16,b1,hq1,hkv1,lq9,lk9,d264,grad=k"));
     check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
                 "D or Dv is over 256");

@@ -46,10 +46,12 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
         const float now = next_lift<T>(mem, i, lift);
 
         if (now != lift || i == 0) {
-            move_sums<T>(dk, lift, now);
+            if (T::OWN)
+                move_sums<T>(dk, lift, now);
             lift = now;
         }
-        device_products_hold(dk);
+        if (T::OWN)
+            device_products_hold(dk);
     };
     // dQ of step i, whose product is over, goes to who adds it
     const auto hand_over = [&](float (&dq)[COLUMNS / 8][4], int i) {
@@ -91,9 +93,11 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
         find_weights<T>(s, unit, mem.lse[slot]);
         if (at.masked)
             mask_weights<T>(s, at, key, group.seq.keys);
-        pack_pairs<T>(s, WEIGHT_LIFT, w);
-        begin_sums<T>(dv, w, mem.o[slot]);
-        device_products_wait<1>();
+        if (T::OWN) {
+            pack_pairs<T>(s, WEIGHT_LIFT, w);
+            begin_sums<T>(dv, w, mem.o[slot]);
+        }
+        device_products_wait<T::OWN ? 1 : 0>();
         device_products_hold(dp);
         find_gradients<T>(s, dp, mem.delta[slot], at.masked);
         if (T::APART) {
@@ -114,14 +118,17 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
             if (T::APART)
                 arrive(&mem.full_ds[pairs]);
         }
-        begin_sums<T>(dk, x, mem.q[slot]);
+        if (T::OWN)
+            begin_sums<T>(dk, x, mem.q[slot]);
         if (!T::APART && T::Q) {
             device_meet<MATH>(ALL_MATH);    // dS is there for both
             begin_queries<T, COLUMNS>(dq, mem.ds[pairs], mem.k, wg * COLUMNS);
         }
         device_products_wait<0>();
-        device_products_hold(dk);
-        device_products_hold(dv);
+        if (T::OWN) {
+            device_products_hold(dk);
+            device_products_hold(dv);
+        }
         arrive(&mem.empty[slot]);
         if (!T::APART && T::Q)
             hand_over(dq, n);
@@ -141,6 +148,8 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
         device_barrier_wait(&mem.empty_dq[n % SUMS], n / SUMS & 1 ^ 1);
         arrive(&mem.full_dq[n % SUMS]);
     }
+    if (!T::OWN)
+        return;
     device_products_hold(dk);
     device_products_hold(dv);
     if (p.has & HAS_GRAD_K)
