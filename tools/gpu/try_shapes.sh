@@ -29,6 +29,7 @@ work=$(mktemp -d)
 [ "$file" != softmax/fwd_wgmma.cu ] || extra="-DRESIDENT=${RESIDENT:-132} ${extra:-}"
 used=large defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
 [ "$type" != f32 ] || defines+=(-DTYPE_IS_F32)
+[ "${ARCH:-90a}" != 90a ] || defines+=(-DHOPPER)    # the host's pass too has those shapes
 if [ "$type $file" = "f32 softmax/fwd_mma.cu" ]; then
     case $part in ranges) sums=EXACT ;; long) sums=EXACT_LONG ;; *) sums=IN_CORES ;; esac
     [ "$part" = all ] && [ "$dim" -le 128 ] && sums=EXACT_LONG

@@ -35,8 +35,8 @@ if ! grep -qs nvidia "$work"/vendors/*.icd; then
     library=$(find / -name 'libnvidia-opencl.so.1' -not -path '/proc/*' 2>/dev/null | head -1 || true)
     [ -n "$library" ] && echo "$library" > "$work/vendors/nvidia.icd"
 fi
-export OCL_ICD_VENDORS=$work/vendors
-unset OCL_ICD_FILENAMES    # an empty one hides all, to some loaders
+export OCL_ICD_VENDORS=$work/vendors/    # a folder, to every loader
+unset OCL_ICD_FILENAMES    # or the same would be there twice
 
 cuda=(-Dcuda=auto)
 export PATH=$PATH:/usr/local/cuda/bin
