@@ -31,8 +31,7 @@ def pack(raw, code):
     dictionary = max(1 << (len(raw) - 1).bit_length(), 1 << 12)
     counts = {"lc": 0, "lp": 4, "pb": 4} if code else {"pb": 0}
     return lzma.compress(raw, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=[
-        {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": dictionary,
-         **counts}])
+        {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": dictionary, **counts}])
 
 
 def main():
