@@ -20,7 +20,7 @@ typedef struct shape {
     int64_t columns, slices;
 } shape;
 
-enum { SCAN_Q = ATTN_SCAN_Q, SCAN_V = ATTN_SCAN_V, N_SCANS = ATTN_SCANS };
+enum { N_SCANS = ATTN_SCANS };
 
 typedef attn_linear_scan scan;
 
@@ -44,12 +44,12 @@ static shape shape_of(const attn_caps *c)
 /* Rows of a scan's state, in multiples of the slices, and its tiles of columns. */
 static int64_t rows_of(const attn_problem *p, scan s, shape x)
 {
-    return attn_round_up(s == SCAN_V ? p->d : p->dv + normalizes(p), x.slices);
+    return attn_round_up(s == ATTN_SCAN_V ? p->d : p->dv + normalizes(p), x.slices);
 }
 
 static int64_t tiles_of(const attn_problem *p, scan s, shape x)
 {
-    return attn_ceil_div(s == SCAN_V ? p->dv : p->d, x.columns);
+    return attn_ceil_div(s == ATTN_SCAN_V ? p->dv : p->d, x.columns);
 }
 
 /* Local memory, line by line. */
@@ -137,7 +137,7 @@ static void lower_scan(const attn_problem *p, const attn_caps *c, scan s, attn_c
 
     step->grad = attn_linear_scan_grads[s] & p->grad;
     step->columns = x.columns;
-    step->by_d = s != SCAN_V;
+    step->by_d = s != ATTN_SCAN_V;
     step->block = x.columns * x.slices;
     step->fast_bytes = rows_bytes(p, s, x) + sums_bytes(x) +
                        (where == IN_LOCAL ? state_bytes(p, s, x) : 0);
