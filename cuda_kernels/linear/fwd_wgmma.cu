@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT
+// linear/fwd_wgmma.cu: causal linear attention in chunks on Hopper's tensor cores, f32.
+//
+// Computes  O, den, and S and z as they come out, as written in include/attn/linear.h
+// Method    as fwd_chunk_tf32.cu, chunk by chunk, with products of warpgroups (wgmma) of bf16:
+//           each number is a sum of three (wgmma.cuh). One warpgroup brings K and V and takes
+//           them apart, one keeps the state, the others (QUERIES of them) have the queries of
+//           every so-manieth chunk: of their products those with the state alone wait for the
+//           chunk before
+// Grid      1-D, as there
+// Block     384 threads, 1-D; _sums 256: that brings, that keeps
+// Shared    dynamic: parts of chunks of K and V, of states; z; sums of K by warps; barriers
+// Barriers  full and empty ones in shared memory for each chunk and each state
+// Layout    rows of Q, K and V 16 bytes at a time, of O 8. work: chunk.cuh
+// Numerics  wgmma.cuh; S and z f32. Rows of q with huge numbers are divided by a power of 2
+//           meanwhile. The bits of a head depend on the segments, which follow from B and the
+//           heads, and on nothing else
+// Instances _sums, _output
+// Requires  sm_90a; causal; D and Dv multiples of 4, D up to DIM
+// Tunables  COLUMNS, STAGES, STATES, QUERIES; src/plan/cuda/linear_fwd_wgmma.c has the same
+//           numbers
+// Oracle    src/host/linear_fwd_reference.c
+//
+// Built for each WIDTH (32, 64), the columns of a group: NAME is the image's.
+#include "common/params.h"
+
+#ifndef DIM
+#define DIM 64
+#endif
+#ifndef WIDTH
+#define WIDTH 32
+#endif
+#ifndef NAME
+#define NAME attn_linear_fwd_wgmma_f32_d64_c32
+#endif
+
+constexpr int COLUMNS = WIDTH;
+
+#include "linear/wgmma.cuh"
+
+constexpr int STAGES = 3, SUM_STAGES = 2;    // chunks of K and V
+constexpr int STATES = 2, QUERIES = 1;       // states, warpgroups with queries
+constexpr int THREADS = 256, WALKING = 128 * (2 + QUERIES);
+constexpr int REGISTERS = 240, OTHER_REGISTERS = 128;
+
+struct shared_sums {
+    panels k[SUM_STAGES];
+    parts v[SUM_STAGES];
+    float sums[SUM_STAGES][4][DIM];    // of K's rows, by warps
+    device_barrier full[SUM_STAGES], empty[SUM_STAGES];
+};
+
+struct shared_output {
+    panels k[STAGES];
+    parts v[STAGES];
+    panels s[STATES];
+    float z[STATES][DIM], sums[STAGES][4][DIM];
+    device_barrier full[STAGES], empty[STAGES], there[STATES], read[STATES];
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+#include "linear/wgmma_walk.cuh"
+
+DEVICE void sum_chunks(const attn_linear_kparams &p)
+{
+    SHARED_MEMORY(memory);
+    shared_sums &mem = *(shared_sums *)memory;
+    const chunk_work w = find_chunks(p, p.heads_kv, p.len_q, p.dv);
+    const int chunks = max(ceil_div(min(w.end, w.keys) - w.first, CHUNK), 0);
+
+    device_let_next();
+    if (w.segment == p.pieces - 1) {    // the last needs no slot
+        copy_state_in(p, w, THREADS);
+        return;
+    }
+    if (threadIdx.x == 0)
+        for (int i = 0; i < SUM_STAGES; i++) {
+            device_barrier_init(&mem.full[i], 4);
+            device_barrier_init(&mem.empty[i], 4);
+        }
+    device_barriers_ready();
+    if (threadIdx.x < 128) {
+        bring_chunks<SUM_STAGES>(p, w, chunks, mem);
+    } else {
+        group_state my = {};
+
+        #pragma unroll 1
+        for (int n = 0; n < chunks; n++)
+            add_chunk<SUM_STAGES>(p, n, mem, my);
+        store_slot(p, w, find_slot(p, w, w.segment + 1), my);
+    }
+}
+
+// By the warpgroup that keeps the state.
+DEVICE void keep_state(const attn_linear_kparams &p, const chunk_work &w, int chunks,
+                       shared_output &mem)
+{
+    group_state my = {};
+
+    device_wait_before();
+    if (has_slots(p))
+        #pragma unroll 1
+        for (int slot = first_slot(p, w); slot <= last_slot(p, w); slot++)
+            add_slot(p, w, find_slot(p, w, slot), my);
+    #pragma unroll 1
+    for (int n = 0; n < chunks; n++) {
+        const int slot = n % STATES;
+
+        device_barrier_wait(&mem.read[slot], (n / STATES & 1) ^ 1);
+        share_state(my, mem.s[slot], mem.z[slot]);
+        arrive_written(&mem.there[slot]);
+        add_chunk<STAGES>(p, n, mem, my);
+    }
+    put_state_out(p, w, my);
+}
+
+// O of every QUERIES-th chunk.
+DEVICE void walk_queries(const attn_linear_kparams &p, const chunk_work &w, int chunks,
+                         shared_output &mem)
+{
+    const int first = (int)threadIdx.x / 128 - 2;
+    float raw[DIM / 8][4];
+
+    fetch_queries(p, w, w.first + first * CHUNK, raw);
+    #pragma unroll 1
+    for (int n = first; n < chunks; n += QUERIES) {
+        const int j = w.first + n * CHUNK, stage = n % STAGES, slot = n % STATES;
+        float pairs[CHUNK / 8][4], read[NT][4], seen[NT][4], down[2], den[2] = {};
+        operands<STEPS> weights;
+
+        {
+            operands<DIM / 16> q;
+
+            take_queries(p, j, raw, down);
+            if (linear_has(p, LINEAR_NORMALIZE)) {
+                device_barrier_wait(&mem.there[slot], n / STATES & 1);
+                add_products(raw, mem.z[slot], den);
+            }
+            make_operands(raw, q);
+            device_barrier_wait(&mem.full[stage], n / STAGES & 1);
+            begin_products<true>(q, mem.k[stage][0][0], PANELS, pairs);
+            device_barrier_wait(&mem.there[slot], n / STATES & 1);
+            begin_products<false>(q, mem.s[slot][0][0], PANELS, read);
+            device_products_wait<1>();
+            device_products_hold(pairs);
+            mask_pairs(pairs, den);
+            make_operands(pairs, weights);
+        }
+        begin_products<false>(weights, mem.v[stage][0], 1, seen);
+        fetch_queries(p, w, j + QUERIES * CHUNK, raw);
+        device_products_wait<0>();
+        device_products_hold(read);
+        device_products_hold(seen);
+        arrive(&mem.empty[stage]);
+        arrive(&mem.read[slot]);
+        write_rows(p, w, j, down, den, read, seen);
+    }
+}
+
+DEVICE void walk_segment(const attn_linear_kparams &p)
+{
+    SHARED_MEMORY(memory);
+    shared_output &mem = *(shared_output *)memory;
+    const chunk_work w = find_chunks(p, p.heads_q, p.len_q, p.dv);
+    const int chunks = ceil_div(w.end - w.first, CHUNK);
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            device_barrier_init(&mem.full[i], 4);
+            device_barrier_init(&mem.empty[i], 8);
+        }
+        for (int i = 0; i < STATES; i++) {
+            device_barrier_init(&mem.there[i], 4);
+            device_barrier_init(&mem.read[i], 4);
+        }
+    }
+    device_barriers_ready();
+    if (threadIdx.x < 128) {
+        device_leave_registers<OTHER_REGISTERS>();
+        bring_chunks<STAGES>(p, w, chunks, mem);
+    } else if (threadIdx.x < 256) {
+        device_leave_registers<OTHER_REGISTERS>();
+        keep_state(p, w, chunks, mem);
+    } else {
+        device_take_registers<REGISTERS>();
+        walk_queries(p, w, chunks, mem);
+    }
+}
+
+#define KERNEL_BODY(call) call(p)
+#elif defined(__CUDA_ARCH__)
+#error "sm_90a alone has these instructions"
+#else    // the compiler's pass for the host
+#define KERNEL_BODY(call)
+#endif
+
+#define JOIN(a, b) a##b
+#define KERNEL(name, part, threads, call)                                         \
+    extern "C" __global__ __launch_bounds__(threads, 1) void JOIN(name, part)(    \
+        const __grid_constant__ attn_linear_kparams p)                            \
+    {                                                                             \
+        KERNEL_BODY(call);                                                        \
+    }
+
+KERNEL(NAME, _sums, THREADS, sum_chunks)
+KERNEL(NAME, _output, WALKING, walk_segment)

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/cuda/linear_fwd_wgmma.c: causal linear attention in chunks on Hopper's tensor cores,
+ * compute capability 9.0 alone, of f32. */
+#include "core/size.h"
+#include "plan/cuda/linear.h"
+
+/* As cuda_kernels/linear/fwd_wgmma.cu has them. */
+enum {
+    CAPABILITY = 90, /* its code runs on no other */
+    DIM = 64,
+    PARTS = 3, /* of bf16, whose sum is a number of f32 */
+    STAGES = 3,
+    SUM_STAGES = 2,
+    STATES = 2,
+    SUM_BLOCK = 256,
+    BLOCK = 384,
+    TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK, /* 64 columns, read or not */
+    SYNC_BYTES = 2048                      /* sums of K, z, barriers, at most, of a stage */
+};
+
+/* Columns of a group: the narrower ones where the heads would not fill the device with the
+ * others, since a group computes the pairs of its chunks whatever its columns. */
+static const struct class
+{
+    int32_t columns;
+    const char *sums, *output;
+} classes[] = {
+    { 32, "linear_fwd_wgmma_f32_d64_c32_sums", "linear_fwd_wgmma_f32_d64_c32_output" },
+    { 64, "linear_fwd_wgmma_f32_d64_c64_sums", "linear_fwd_wgmma_f32_d64_c64_output" },
+};
+
+static const struct class *find_class(const attn_problem *p, const attn_caps *c)
+{
+    const int64_t groups = p->b * p->hq * attn_ceil_div(p->dv, 64);
+
+    return &classes[p->dv > 32 && 4 * groups >= 3 * c->compute_units];
+}
+
+/* Shared memory, line by line, as the kernel's structs have it. */
+typedef struct budget {
+    int64_t sums, keys, states;
+} budget;
+
+static budget find_budget(void)
+{
+    const int64_t stage = 2 * PARTS * TILE_BYTES + SYNC_BYTES;
+
+    return (budget){ .sums = SUM_STAGES * stage,
+                     .keys = STAGES * stage,
+                     .states = STATES * (PARTS * TILE_BYTES + SYNC_BYTES) };
+}
+
+static int64_t units(const attn_problem *p, const attn_caps *c)
+{
+    return p->b * p->hq * attn_ceil_div(p->dv, find_class(p, c)->columns);
+}
+
+/* Tokens of a segment, 0: one; more than one where the heads do not fill three quarters of the
+ * multiprocessors. */
+static int64_t find_piece(const attn_problem *p, const attn_caps *c)
+{
+    return 4 * units(p, c) < 3 * c->compute_units
+               ? attn_cuda_linear_cut(c, p->lq, units(p, c), 1)
+               : 0;
+}
+
+static int64_t find_slots(const attn_problem *p, const attn_caps *c)
+{
+    const int64_t piece = find_piece(p, c);
+
+    return piece ? attn_ceil_div(p->lq, piece) : 1;
+}
+
+static bool has_slots(const attn_problem *p, const attn_caps *c)
+{
+    return find_slots(p, c) > 1 || p->features & ATTN_FEAT_STATE_IN;
+}
+
+/* A slot of each segment of each state; false: more than 2^63 - 1. */
+static bool work_bytes(const attn_problem *p, const attn_caps *c, int64_t *out)
+{
+    *out = 0;
+    return !has_slots(p, c) || (attn_mul(p->b * p->hkv, find_slots(p, c), out) &&
+                                attn_mul(*out, 4 * p->d * (p->dv + 1), out));
+}
+
+static const char *applicable(const attn_problem *p, const attn_caps *c)
+{
+    const budget b = find_budget();
+    int64_t bytes;
+
+    if (c->capability != CAPABILITY)
+        return "wants compute capability 9.0: other devices do not have its instructions";
+    if (p->type != ATTN_F32)
+        return "takes f32, not f16 and bf16";
+    if (!(p->features & ATTN_FEAT_CAUSAL))
+        return "takes the causal form alone";
+    if (p->d > DIM || p->dv > 65536)
+        return "D is over 64, or Dv over 65536";
+    if (!attn_cuda_linear_aligned(p))
+        return "wants rows that are moved 16 bytes at a time, and whose bytes 16 divides";
+    if (!attn_cuda_counts(p))
+        return "the chunks of so many queries or keys end beyond 2^31 - 1";
+    if (b.keys + b.states > c->fast_bytes || BLOCK > c->max_group)
+        return "chunks do not fit the shared memory, or a group the limit of threads";
+    if ((double)p->b * (double)p->hq * (double)attn_ceil_div(p->dv, 32) > 0x1p31 - 1)
+        return "more groups than a grid can have, 2^31 - 1";
+    if (!work_bytes(p, c, &bytes) || bytes > c->max_alloc_bytes)
+        return "a workspace with the states exceeds the device's memory";
+    return NULL;
+}
+
+static const char *worse(const attn_problem *p, const attn_caps *c)
+{
+    (void)p;
+    (void)c;
+    return "takes it, but was not timed";
+}
+
+static attn_step *add_step(const attn_problem *p, const attn_caps *c, const char *kernel,
+                           int64_t columns, bool output, bool scanned, attn_choice *out)
+{
+    attn_step *step = &out->step[out->n_steps++];
+
+    step->kernel = kernel;
+    step->grouped = !output;
+    step->tile_q = step->tile_k = ATTN_CUDA_CHUNK;
+    step->columns = columns;
+    step->piece = find_piece(p, c);
+    step->block = output ? BLOCK : SUM_BLOCK;
+    step->overlaps = out->n_steps > 1;
+    attn_cuda_linear_step(p, step);
+    attn_step_define(step, "LINEAR_SCANNED", scanned);
+    return step;
+}
+
+static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
+{
+    const struct class *const k = find_class(p, c);
+    const budget b = find_budget();
+    const int64_t slots = find_slots(p, c);
+    const bool scanned = slots > ATTN_CUDA_MOST_ADDED;
+
+    out->splits = 0;
+    work_bytes(p, c, &out->workspace_bytes);
+    if (has_slots(p, c))
+        add_step(p, c, k->sums, k->columns, false, scanned, out)->fast_bytes = b.sums;
+    if (scanned)
+        add_step(p, c, "linear_fwd_scan", ATTN_CUDA_SCAN_COLUMNS, false, scanned, out)
+            ->block = ATTN_CUDA_SCAN_THREADS;
+    add_step(p, c, k->output, k->columns, true, scanned, out);
+    attn_choice_instance(out, "chunk%d,columns%d,states%lld,dim%d,d%lld,dv%lld,%s",
+                         ATTN_CUDA_CHUNK, k->columns, (long long)slots, DIM,
+                         (long long)p->d, (long long)p->dv, attn_type_name(p->type));
+    out->tile_reason = "segments: one where there are heads for three quarters of the "
+                       "multiprocessors, else as many as run at once";
+    attn_choice_budget(out, "chunks of k and v", b.keys);
+    attn_choice_budget(out, "the state for the queries", b.states);
+}
+
+const attn_variant attn_cuda_linear_fwd_wgmma_variant = {
+    .name = "linear_fwd_wgmma",
+    .about =
+        "causal, chunks of tokens on Hopper's tensor cores (wgmma); f32 as sums of three "
+        "numbers of bf16",
+    .op = ATTN_OP_LINEAR,
+    .features = ATTN_FEATURES_LINEAR,
+    .applicable = applicable,
+    .worse = worse,
+    .lower = lower,
+};
