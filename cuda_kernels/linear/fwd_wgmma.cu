@@ -21,7 +21,8 @@
 //           numbers
 // Oracle    src/host/linear_fwd_reference.c
 //
-// Built for each WIDTH (32, 64), the columns of a group: NAME is the image's.
+// Built for DIM 64 and 128, the former for each WIDTH (32, 64), the columns of a group: NAME is
+// the image's.
 #include "common/params.h"
 
 #ifndef DIM
@@ -38,8 +39,8 @@ constexpr int COLUMNS = WIDTH;
 
 #include "linear/wgmma.cuh"
 
-constexpr int STAGES = 3, SUM_STAGES = 2;    // chunks of K and V
-constexpr int STATES = 2, QUERIES = 1;       // states, warpgroups with queries
+constexpr int STAGES = DIM > 64 ? 2 : 3, SUM_STAGES = 2;     // chunks of K and V
+constexpr int STATES = DIM > 64 ? 1 : 2, QUERIES = 1;        // states, warpgroups with queries
 constexpr int THREADS = 256, WALKING = 128 * (2 + QUERIES);
 constexpr int REGISTERS = 240, OTHER_REGISTERS = 128;
 
@@ -66,9 +67,9 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
 {
     SHARED_MEMORY(memory);
     shared_sums &mem = *(shared_sums *)memory;
-    const chunk_work w = find_chunks(p, p.heads_kv, p.len_q, p.dv);
-    const int chunks = max(ceil_div(min(w.end, w.keys) - w.first, CHUNK), 0);
+    chunk_work w = find_chunks(p, p.heads_kv, p.len_q, p.dv);
 
+    w.end = max(min(w.end, w.keys), w.first);
     device_let_next();
     if (w.segment == p.pieces - 1) {    // the last needs no slot
         copy_state_in(p, w, THREADS);
@@ -81,21 +82,29 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
         }
     device_barriers_ready();
     if (threadIdx.x < 128) {
-        bring_chunks<SUM_STAGES>(p, w, chunks, mem);
+        bring_chunks<SUM_STAGES>(p, w, mem);
     } else {
         group_state my = {};
 
         #pragma unroll 1
-        for (int n = 0; n < chunks; n++)
+        for (int n = 0; n < chunks_of(w); n++)
             add_chunk<SUM_STAGES>(p, n, mem, my);
         store_slot(p, w, find_slot(p, w, w.segment + 1), my);
     }
 }
 
-// By the warpgroup that keeps the state.
-DEVICE void keep_state(const attn_linear_kparams &p, const chunk_work &w, int chunks,
-                       shared_output &mem)
+// Found by each warpgroup for itself: what all know would be kept in the registers of all.
+DEVICE chunk_work find_walk(const attn_linear_kparams &p)
 {
+    device_forget();
+    return find_chunks(p, p.heads_q, p.len_q, p.dv);
+}
+
+// By the warpgroup that keeps the state.
+DEVICE void keep_state(const attn_linear_kparams &p, shared_output &mem)
+{
+    const chunk_work w = find_walk(p);
+    const int chunks = chunks_of(w);
     group_state my = {};
 
     device_wait_before();
@@ -116,10 +125,11 @@ DEVICE void keep_state(const attn_linear_kparams &p, const chunk_work &w, int ch
 }
 
 // O of every QUERIES-th chunk.
-DEVICE void walk_queries(const attn_linear_kparams &p, const chunk_work &w, int chunks,
-                         shared_output &mem)
+DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
 {
-    const int first = (int)threadIdx.x / 128 - 2;
+    const chunk_work w = find_walk(p);
+    const int chunks = chunks_of(w);
+    const int first = QUERIES > 1 ? (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 2 : 0;
     float raw[DIM / 8][4];
 
     fetch_queries(p, w, w.first + first * CHUNK, raw);
@@ -138,17 +148,20 @@ DEVICE void walk_queries(const attn_linear_kparams &p, const chunk_work &w, int 
                 add_products(raw, mem.z[slot], den);
             }
             make_operands(raw, q);
+            if (DIM == 64)
+                fetch_queries(p, w, j + QUERIES * CHUNK, raw);
             device_barrier_wait(&mem.full[stage], n / STAGES & 1);
             begin_products<true>(q, mem.k[stage][0][0], PANELS, pairs);
             device_barrier_wait(&mem.there[slot], n / STATES & 1);
             begin_products<false>(q, mem.s[slot][0][0], PANELS, read);
-            device_products_wait<1>();
+            device_products_wait<(DIM == 64 ? 1 : 0)>();
             device_products_hold(pairs);
+            if (DIM > 64)    // there are no registers for them before
+                fetch_queries(p, w, j + QUERIES * CHUNK, raw);
             mask_pairs(pairs, den);
             make_operands(pairs, weights);
         }
         begin_products<false>(weights, mem.v[stage][0], 1, seen);
-        fetch_queries(p, w, j + QUERIES * CHUNK, raw);
         device_products_wait<0>();
         device_products_hold(read);
         device_products_hold(seen);
@@ -162,8 +175,6 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
 {
     SHARED_MEMORY(memory);
     shared_output &mem = *(shared_output *)memory;
-    const chunk_work w = find_chunks(p, p.heads_q, p.len_q, p.dv);
-    const int chunks = ceil_div(w.end - w.first, CHUNK);
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
@@ -178,13 +189,13 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     device_barriers_ready();
     if (threadIdx.x < 128) {
         device_leave_registers<OTHER_REGISTERS>();
-        bring_chunks<STAGES>(p, w, chunks, mem);
+        bring_chunks<STAGES>(p, find_walk(p), mem);
     } else if (threadIdx.x < 256) {
         device_leave_registers<OTHER_REGISTERS>();
-        keep_state(p, w, chunks, mem);
+        keep_state(p, mem);
     } else {
         device_take_registers<REGISTERS>();
-        walk_queries(p, w, chunks, mem);
+        walk_queries(p, mem);
     }
 }
 

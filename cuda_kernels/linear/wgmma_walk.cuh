@@ -14,13 +14,21 @@ template <int SPAN> struct rows_of_chunk {
     static __device__ __forceinline__ int row() { return (int)threadIdx.x % 128 / EACH; }
     static __device__ __forceinline__ int column() { return (int)threadIdx.x % EACH * 4; }
 
-    // From the thread's place in the chunk; zeros where row() and more are not below `rows`.
-    __device__ __forceinline__ void fetch(const float *from, int64_t stride, int rows)
+    // From the thread's place in the chunk; zeros past `rows`, or unless its column is `inside`.
+    __device__ __forceinline__ void fetch(const float *from, int64_t stride, int rows, bool inside)
     {
+        if (rows >= CHUNK && inside) {
+            #pragma unroll
+            for (int i = 0; i < COUNT; i++, from += STEP * stride)
+                x[i] = *(const float4 *)from;
+            return;
+        }
         #pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            x[i] = row() + i * STEP < rows ? *(const float4 *)(from + i * STEP * stride)
-                                           : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (int i = 0; i < COUNT; i++, from += STEP * stride) {
+            x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (row() + i * STEP < rows && inside)
+                x[i] = *(const float4 *)from;
+        }
     }
 
     // To the tiles, `panels` of each part.
@@ -70,11 +78,14 @@ DEVICE void sum_rows(const rows_of_chunk<DIM> &k, float *sums)
         *(float4 *)(sums + k.column()) = all;
 }
 
+DEVICE int chunks_of(const chunk_work &w) { return ceil_div(w.end - w.first, CHUNK); }
+
 // By the warpgroup that brings: K and V of a chunk are on their way while those of the one
 // before are taken apart.
 template <int STAGES, class MEM>
-DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, int chunks, MEM &mem)
+DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, MEM &mem)
 {
+    const int chunks = chunks_of(w);
     rows_of_chunk<DIM> k;
     rows_of_chunk<COLUMNS> v;
     const bool in_k = k.column() < p.d, in_v = w.column + v.column() < p.dv;
@@ -84,8 +95,8 @@ DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, int 
                           v.row(), 0) + w.column + v.column();
     int rows = min(w.keys, w.end) - w.first;
 
-    k.fetch(from_k, p.k_stride_l, in_k ? rows : 0);
-    v.fetch(from_v, p.v_stride_l, in_v ? rows : 0);
+    k.fetch(from_k, p.k_stride_l, rows, in_k);
+    v.fetch(from_v, p.v_stride_l, rows, in_v);
     #pragma unroll 1
     for (int n = 0; n < chunks; n++) {
         const int stage = n % STAGES;
@@ -102,11 +113,11 @@ DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, int 
         if (linear_has(p, LINEAR_NORMALIZE))
             sum_rows(k, mem.sums[stage][threadIdx.x / 32]);
         k.put(mem.k[stage][0][0], PANELS);
-        k.fetch(from_k, p.k_stride_l, in_k ? rows : 0);
+        k.fetch(from_k, p.k_stride_l, rows, in_k);
         device_forget();
         v.put(mem.v[stage][0], 1);
         arrive_written(&mem.full[stage]);
-        v.fetch(from_v, p.v_stride_l, in_v ? rows : 0);
+        v.fetch(from_v, p.v_stride_l, rows, in_v);
     }
 }
 
@@ -117,13 +128,18 @@ struct group_state {
 
 DEVICE int thread_of_group() { return (int)threadIdx.x % 128; }
 
-// Row and column that a thread has in a tile of 64 rows.
-DEVICE int own_row(int half)
-{
-    return thread_of_group() / 32 * 16 + (int)threadIdx.x % 32 / 4 + half * 8;
-}
+// The first row and column that a thread has in a tile of 64 rows, found anew.
+struct own_place {
+    int row, column;
 
-DEVICE int own_column(int n) { return n * 8 + (int)threadIdx.x % 4 * 2; }
+    __device__ __forceinline__ own_place()
+    {
+        const int thread = device_thread();
+
+        row = thread % 128 / 32 * 16 + thread % 32 / 4;
+        column = thread % 4 * 2;
+    }
+};
 
 // Calls with each number of the state, its row, and its column in the tensor, where there is
 // such a one.
@@ -131,10 +147,13 @@ template <class STATE, class CALL>
 DEVICE void each_of_state(const attn_linear_kparams &p, const chunk_work &w, STATE &my,
                           const CALL &call)
 {
+    const own_place at;
+
     #pragma unroll
     for (int i = 0; i < PANELS * NT * 4; i++) {
         const int panel = i / (NT * 4), n = i / 4 % NT, e = i % 4;
-        const int row = panel * 64 + own_row(e / 2), column = w.column + own_column(n) + e % 2;
+        const int row = panel * 64 + at.row + e / 2 * 8;
+        const int column = w.column + at.column + n * 8 + e % 2;
 
         if (row < p.d && column < p.dv)
             call(my.s[panel][n][e], row, column);
@@ -183,11 +202,13 @@ DEVICE void put_state_out(const attn_linear_kparams &p, const chunk_work &w,
 // The state, for the warpgroups with queries: rows along the depth.
 DEVICE void share_state(const group_state &my, panels &s, float *z)
 {
+    const own_place mine;
+    char *const first = (char *)s[0][0] + mine.row * 128 + mine.column * 2;
+
     #pragma unroll
     for (int i = 0; i < PANELS * NT * 2; i++) {
-        const int panel = i / (NT * 2), n = i / 2 % NT, half = i % 2, row = own_row(half);
-        char *const at = (char *)s[0][panel] + row * 128 + (n ^ (row & 7)) * 16 +
-                         threadIdx.x % 4 * 4;
+        const int panel = i / (NT * 2), n = i / 2 % NT, half = i % 2;
+        char *const at = first + (panel * 64 + half * 8) * 128 + (n ^ (mine.row & 7)) * 16;
         uint32_t part[PARTS];
 
         split(my.s[panel][n][half * 2], my.s[panel][n][half * 2 + 1], part[0], part[1], part[2]);
@@ -224,22 +245,38 @@ DEVICE void add_chunk(const attn_linear_kparams &p, int n, MEM &mem, group_state
     arrive(&mem.empty[stage]);
 }
 
+DEVICE void load_two(const float *from, float *x)
+{
+    const float2 y = *(const float2 *)from;
+
+    x[0] = y.x;
+    x[1] = y.y;
+}
+
 // The warpgroup's queries of the chunk that begins with token j; zeros past the tensor.
 DEVICE void fetch_queries(const attn_linear_kparams &p, const chunk_work &w, int j,
                           float (&x)[DIM / 8][4])
 {
+    const own_place at;
     const float *const from = (const float *)p.q +
-                              LINEAR_AT(p, q, w.b, w.h, (int64_t)j + own_row(0), 0);
+                              LINEAR_AT(p, q, w.b, w.h, (int64_t)j + at.row, 0) + at.column;
+    const bool whole = j + CHUNK <= w.end && p.d == DIM;
 
     #pragma unroll
-    for (int i = 0; i < DIM / 8 * 2; i++) {
-        const int n = i / 2, half = i % 2;
-        float2 y = make_float2(0.0f, 0.0f);
+    for (int half = 0; half < 2; half++) {
+        const float *const row = from + half * 8 * p.q_stride_l;
 
-        if (j + own_row(half) < w.end && own_column(n) < p.d)
-            y = *(const float2 *)(from + half * 8 * p.q_stride_l + own_column(n));
-        x[n][half * 2] = y.x;
-        x[n][half * 2 + 1] = y.y;
+        if (whole)
+            #pragma unroll
+            for (int n = 0; n < DIM / 8; n++)
+                load_two(row + n * 8, &x[n][half * 2]);
+        else
+            #pragma unroll
+            for (int n = 0; n < DIM / 8; n++) {
+                x[n][half * 2] = x[n][half * 2 + 1] = 0.0f;
+                if (j + at.row + half * 8 < w.end && at.column + n * 8 < p.d)
+                    load_two(row + n * 8, &x[n][half * 2]);
+            }
     }
 }
 
@@ -248,16 +285,16 @@ DEVICE void fetch_queries(const attn_linear_kparams &p, const chunk_work &w, int
 DEVICE void take_queries(const attn_linear_kparams &p, int j, float (&x)[DIM / 8][4],
                          float (&down)[2])
 {
+    const own_place at;
     uint32_t top[2] = { 0, 0 };
 
+    if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
+        #pragma unroll
+        for (int i = 0; i < DIM / 8 * 4; i++)
+            x[i / 4][i % 4] = at.column + i / 4 * 8 < p.d ? linear_phi(p, x[i / 4][i % 4]) : 0.0f;
     #pragma unroll
-    for (int i = 0; i < DIM / 8 * 4; i++) {
-        float &y = x[i / 4][i % 4];
-
-        if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
-            y = own_column(i / 4) < p.d ? linear_phi(p, y) : 0.0f;
-        top[i % 4 / 2] = max(top[i % 4 / 2], __float_as_uint(y) & 0x7fffffffu);
-    }
+    for (int i = 0; i < DIM / 8 * 4; i++)
+        top[i % 4 / 2] = max(top[i % 4 / 2], __float_as_uint(x[i / 4][i % 4]) & 0x7fffffffu);
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         top[half] = max(top[half], __shfl_xor_sync(0xffffffffu, top[half], 1));
@@ -272,19 +309,23 @@ DEVICE void take_queries(const attn_linear_kparams &p, int j, float (&x)[DIM / 8
 // den += q z, of a lane's columns.
 DEVICE void add_products(const float (&q)[DIM / 8][4], const float *z, float (&den)[2])
 {
+    z += own_place().column;
     #pragma unroll
     for (int i = 0; i < DIM / 8 * 4; i++)
-        den[i % 4 / 2] += q[i / 4][i % 4] * z[own_column(i / 4) + i % 2];
+        den[i % 4 / 2] += q[i / 4][i % 4] * z[i / 4 * 8 + i % 2];
 }
 
 // P = tril(Q K^T); den += its rows, of a lane's columns.
 DEVICE void mask_pairs(float (&pairs)[CHUNK / 8][4], float (&den)[2])
 {
+    const own_place at;
+    const int before = at.row - at.column;
+
     #pragma unroll
     for (int i = 0; i < CHUNK / 8 * 4; i++) {
         float &x = pairs[i / 4][i % 4];
 
-        x = own_column(i / 4) + i % 2 <= own_row(i % 4 / 2) ? x : 0.0f;
+        x = i / 4 * 8 + i % 2 - i % 4 / 2 * 8 <= before ? x : 0.0f;
         den[i % 4 / 2] += x;
     }
 }
@@ -294,12 +335,14 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
                        const float (&down)[2], const float (&dens)[2], const float (&read)[NT][4],
                        const float (&seen)[NT][4])
 {
-    float *const to = (float *)p.o + LINEAR_AT(p, o, w.b, w.h, (int64_t)j + own_row(0), 0) +
-                      w.column;
+    const own_place at;
+    float *const to = (float *)p.o + LINEAR_AT(p, o, w.b, w.h, (int64_t)j + at.row, 0) +
+                      w.column + at.column;
+    const bool whole = j + CHUNK <= w.end && w.column + COLUMNS <= p.dv;
 
     #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int row = j + own_row(half);
+        const int row = j + at.row + half * 8;
         float factor = p.scale;
 
         if (linear_has(p, LINEAR_NORMALIZE)) {
@@ -308,7 +351,7 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
             den += __shfl_xor_sync(0xffffffffu, den, 1);
             den += __shfl_xor_sync(0xffffffffu, den, 2);
             den = p.scale * den + p.eps * down[half];
-            if (p.want_den && w.column == 0 && threadIdx.x % 4 == 0 && row < p.len_q)
+            if (p.want_den && w.column + at.column == 0 && row < p.len_q)
                 p.den[LINEAR_AT(p, den, w.b, w.h, (int64_t)row, 0)] = den / down[half];
             factor = den == 0.0f ? 0.0f : factor / den;
         } else {
@@ -318,8 +361,8 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
             continue;
         #pragma unroll
         for (int n = 0; n < NT; n++)
-            if (w.column + own_column(n) < p.dv)
-                *(float2 *)(to + half * 8 * p.o_stride_l + own_column(n)) =
+            if (whole || w.column + at.column + n * 8 < p.dv)
+                *(float2 *)(to + half * 8 * p.o_stride_l + n * 8) =
                     make_float2((read[n][half * 2] + seen[n][half * 2]) * factor,
                                 (read[n][half * 2 + 1] + seen[n][half * 2 + 1]) * factor);
     }

@@ -7,33 +7,39 @@
 /* As cuda_kernels/linear/fwd_wgmma.cu has them. */
 enum {
     CAPABILITY = 90, /* its code runs on no other */
-    DIM = 64,
-    PARTS = 3, /* of bf16, whose sum is a number of f32 */
-    STAGES = 3,
+    PARTS = 3,       /* of bf16, whose sum is a number of f32 */
     SUM_STAGES = 2,
-    STATES = 2,
     SUM_BLOCK = 256,
     BLOCK = 384,
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK, /* 64 columns, read or not */
-    SYNC_BYTES = 2048                      /* sums of K, z, barriers, at most, of a stage */
+    BARRIER_BYTES = 256,
+    N_CLASSES = 3
 };
 
-/* Columns of a group: the narrower ones where the heads would not fill the device with the
- * others, since a group computes the pairs of its chunks whatever its columns. */
-static const struct class
+/* D is padded up to dim; columns of a group, chunks of K and V in shared memory, states. A
+ * group computes the pairs of its chunks whatever its columns, so the wider ones are better
+ * where the heads fill the device with them. */
+typedef struct class
 {
-    int32_t columns;
+    int32_t dim, columns, stages, states;
     const char *sums, *output;
-} classes[] = {
-    { 32, "linear_fwd_wgmma_f32_d64_c32_sums", "linear_fwd_wgmma_f32_d64_c32_output" },
-    { 64, "linear_fwd_wgmma_f32_d64_c64_sums", "linear_fwd_wgmma_f32_d64_c64_output" },
+} class;
+
+#define KERNELS(name) \
+    "linear_fwd_wgmma_f32_" name "_sums", "linear_fwd_wgmma_f32_" name "_output"
+static const class classes[N_CLASSES] = {
+    { 64, 32, 3, 2, KERNELS("d64_c32") },
+    { 64, 64, 3, 2, KERNELS("d64_c64") },
+    { 128, 32, 2, 1, KERNELS("d128_c32") },
 };
 
-static const struct class *find_class(const attn_problem *p, const attn_caps *c)
+/* NULL: D is over the largest. */
+static const class *find_class(const attn_problem *p, const attn_caps *c)
 {
-    const int64_t groups = p->b * p->hq * attn_ceil_div(p->dv, 64);
-
-    return &classes[p->dv > 32 && 4 * groups >= 3 * c->compute_units];
+    if (p->d > 64)
+        return p->d > 128 ? NULL : &classes[2];
+    return &classes[p->dv > 32 &&
+                    4 * p->b * p->hq * attn_ceil_div(p->dv, 64) >= 3 * c->compute_units];
 }
 
 /* Shared memory, line by line, as the kernel's structs have it. */
@@ -41,13 +47,14 @@ typedef struct budget {
     int64_t sums, keys, states;
 } budget;
 
-static budget find_budget(void)
+static budget budget_of(const class *k)
 {
-    const int64_t stage = 2 * PARTS * TILE_BYTES + SYNC_BYTES;
+    const int64_t rows = PARTS * TILE_BYTES * (k->dim / 64), row = 4 * k->dim;
+    const int64_t stage = rows + PARTS * TILE_BYTES + 4 * row;
 
-    return (budget){ .sums = SUM_STAGES * stage,
-                     .keys = STAGES * stage,
-                     .states = STATES * (PARTS * TILE_BYTES + SYNC_BYTES) };
+    return (budget){ .sums = SUM_STAGES * stage + BARRIER_BYTES,
+                     .keys = k->stages * stage,
+                     .states = k->states * (rows + row) + BARRIER_BYTES };
 }
 
 static int64_t units(const attn_problem *p, const attn_caps *c)
@@ -86,8 +93,9 @@ static bool work_bytes(const attn_problem *p, const attn_caps *c, int64_t *out)
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
-    const budget b = find_budget();
+    const class *const k = find_class(p, c);
     int64_t bytes;
+    budget b;
 
     if (c->capability != CAPABILITY)
         return "wants compute capability 9.0: other devices do not have its instructions";
@@ -95,12 +103,13 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "takes f32, not f16 and bf16";
     if (!(p->features & ATTN_FEAT_CAUSAL))
         return "takes the causal form alone";
-    if (p->d > DIM || p->dv > 65536)
-        return "D is over 64, or Dv over 65536";
+    if (!k || p->dv > 65536)
+        return "D is over 128, or Dv over 65536";
     if (!attn_cuda_linear_aligned(p))
         return "wants rows that are moved 16 bytes at a time, and whose bytes 16 divides";
     if (!attn_cuda_counts(p))
         return "the chunks of so many queries or keys end beyond 2^31 - 1";
+    b = budget_of(k);
     if (b.keys + b.states > c->fast_bytes || BLOCK > c->max_group)
         return "chunks do not fit the shared memory, or a group the limit of threads";
     if ((double)p->b * (double)p->hq * (double)attn_ceil_div(p->dv, 32) > 0x1p31 - 1)
@@ -136,8 +145,8 @@ static attn_step *add_step(const attn_problem *p, const attn_caps *c, const char
 
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
-    const struct class *const k = find_class(p, c);
-    const budget b = find_budget();
+    const class *const k = find_class(p, c);
+    const budget b = budget_of(k);
     const int64_t slots = find_slots(p, c);
     const bool scanned = slots > ATTN_CUDA_MOST_ADDED;
 
@@ -150,7 +159,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
             ->block = ATTN_CUDA_SCAN_THREADS;
     add_step(p, c, k->output, k->columns, true, scanned, out);
     attn_choice_instance(out, "chunk%d,columns%d,states%lld,dim%d,d%lld,dv%lld,%s",
-                         ATTN_CUDA_CHUNK, k->columns, (long long)slots, DIM,
+                         ATTN_CUDA_CHUNK, k->columns, (long long)slots, k->dim,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type));
     out->tile_reason = "segments: one where there are heads for three quarters of the "
                        "multiprocessors, else as many as run at once";
