@@ -82,7 +82,7 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
         }
     device_barriers_ready();
     if (threadIdx.x < 128) {
-        bring_chunks<SUM_STAGES>(p, w, mem);
+        bring_chunks<SUM_STAGES, 2>(p, w, mem);
     } else {
         group_state my = {};
 
@@ -189,7 +189,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     device_barriers_ready();
     if (threadIdx.x < 128) {
         device_leave_registers<OTHER_REGISTERS>();
-        bring_chunks<STAGES>(p, find_walk(p), mem);
+        bring_chunks<STAGES, 1>(p, find_walk(p), mem);
     } else if (threadIdx.x < 256) {
         device_leave_registers<OTHER_REGISTERS>();
         keep_state(p, mem);

@@ -80,45 +80,59 @@ DEVICE void sum_rows(const rows_of_chunk<DIM> &k, float *sums)
 
 DEVICE int chunks_of(const chunk_work &w) { return ceil_div(w.end - w.first, CHUNK); }
 
-// By the warpgroup that brings: K and V of a chunk are on their way while those of the one
-// before are taken apart.
-template <int STAGES, class MEM>
+// By the warpgroup that brings: K and V of the next DEPTH chunks are on their way while those of
+// a chunk are taken apart.
+template <int STAGES, int DEPTH, class MEM>
 DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, MEM &mem)
 {
     const int chunks = chunks_of(w);
-    rows_of_chunk<DIM> k;
-    rows_of_chunk<COLUMNS> v;
-    const bool in_k = k.column() < p.d, in_v = w.column + v.column() < p.dv;
+    rows_of_chunk<DIM> k[DEPTH];
+    rows_of_chunk<COLUMNS> v[DEPTH];
+    const bool in_k = k->column() < p.d, in_v = w.column + v->column() < p.dv;
     const float *from_k = (const float *)p.k + LINEAR_AT(p, k, w.b, w.kvh, (int64_t)w.first +
-                          k.row(), 0) + k.column();
+                          k->row(), 0) + k->column();
     const float *from_v = (const float *)p.v + LINEAR_AT(p, v, w.b, w.kvh, (int64_t)w.first +
-                          v.row(), 0) + w.column + v.column();
-    int rows = min(w.keys, w.end) - w.first;
+                          v->row(), 0) + w.column + v->column();
+    int rows = min(w.keys, w.end) - w.first, coming = rows;    // from the chunk on; from the next
 
-    k.fetch(from_k, p.k_stride_l, rows, in_k);
-    v.fetch(from_v, p.v_stride_l, rows, in_v);
-    #pragma unroll 1
-    for (int n = 0; n < chunks; n++) {
-        const int stage = n % STAGES;
-
-        if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
-            #pragma unroll
-            for (int i = 0; i < k.COUNT; i++)
-                if (in_k && k.row() + i * k.STEP < rows)
-                    k.x[i] = phi_of_four(p, k.x[i]);
-        rows -= CHUNK;
+    const auto fetch_k = [&](int i) {
+        k[i].fetch(from_k, p.k_stride_l, coming, in_k);
         from_k += CHUNK * p.k_stride_l;
+    };
+    const auto fetch_v = [&](int i) {
+        v[i].fetch(from_v, p.v_stride_l, coming, in_v);
         from_v += CHUNK * p.v_stride_l;
-        device_barrier_wait(&mem.empty[stage], (n / STAGES & 1) ^ 1);
-        if (linear_has(p, LINEAR_NORMALIZE))
-            sum_rows(k, mem.sums[stage][threadIdx.x / 32]);
-        k.put(mem.k[stage][0][0], PANELS);
-        k.fetch(from_k, p.k_stride_l, rows, in_k);
-        device_forget();
-        v.put(mem.v[stage][0], 1);
-        arrive_written(&mem.full[stage]);
-        v.fetch(from_v, p.v_stride_l, rows, in_v);
+        coming -= CHUNK;
+    };
+
+    #pragma unroll
+    for (int i = 0; i < DEPTH; i++) {
+        fetch_k(i);
+        fetch_v(i);
     }
+    #pragma unroll 1
+    for (int from = 0; from < chunks; from += DEPTH)
+        #pragma unroll
+        for (int i = 0; i < DEPTH; i++, rows -= CHUNK) {
+            const int n = from + i, stage = n % STAGES;
+
+            if (i && n >= chunks)
+                break;
+            if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
+                #pragma unroll
+                for (int r = 0; r < k->COUNT; r++)
+                    if (in_k && k->row() + r * k->STEP < rows)
+                        k[i].x[r] = phi_of_four(p, k[i].x[r]);
+            device_barrier_wait(&mem.empty[stage], (n / STAGES & 1) ^ 1);
+            if (linear_has(p, LINEAR_NORMALIZE))
+                sum_rows(k[i], mem.sums[stage][threadIdx.x / 32]);
+            k[i].put(mem.k[stage][0][0], PANELS);
+            fetch_k(i);
+            device_forget();
+            v[i].put(mem.v[stage][0], 1);
+            arrive_written(&mem.full[stage]);
+            fetch_v(i);
+        }
 }
 
 // Of a warpgroup; z by its first DIM threads.
@@ -355,7 +369,7 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
                 p.den[LINEAR_AT(p, den, w.b, w.h, (int64_t)row, 0)] = den / down[half];
             factor = den == 0.0f ? 0.0f : factor / den;
         } else {
-            factor /= down[half];
+            factor *= down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW);
         }
         if (!p.want_o || row >= w.end)
             continue;
