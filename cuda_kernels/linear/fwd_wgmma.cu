@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// linear/fwd_wgmma.cu: causal linear attention in chunks on Hopper's tensor cores, f32.
+// linear/fwd_wgmma.cu: causal linear attention in chunks on Hopper's tensor cores.
 //
 // Computes  O, den, and S and z as they come out, as written in include/attn/linear.h
 // Method    as fwd_chunk_tf32.cu, chunk by chunk, with products of warpgroups (wgmma) of bf16:
-//           each number is a sum of three (wgmma.cuh). One warpgroup brings K and V and takes
+//           each number is a sum of some of those (wgmma.cuh). One warpgroup brings K and V and takes
 //           them apart, one keeps the state, the others (QUERIES of them) have the queries of
 //           every so-manieth chunk: of their products those with the state alone wait for the
 //           chunk before
@@ -11,20 +11,23 @@
 // Block     384 threads, 1-D; _sums 256: that brings, that keeps
 // Shared    dynamic: parts of chunks of K and V, of states; z; sums of K by warps; barriers
 // Barriers  full and empty ones in shared memory for each chunk and each state
-// Layout    rows of Q, K and V 16 bytes at a time, of O 8. work: chunk.cuh
+// Layout    rows of K and V 16 bytes at a time, of Q 16 or 8, of O 8 or 4. work: chunk.cuh
 // Numerics  wgmma.cuh; S and z f32. Rows of q with huge numbers are divided by a power of 2
 //           meanwhile. The bits of a head depend on the segments, which follow from B and the
 //           heads, and on nothing else
 // Instances _sums, _output
-// Requires  sm_90a; causal; D and Dv multiples of 4, D up to DIM
-// Tunables  COLUMNS, STAGES, STATES, QUERIES; src/plan/cuda/linear_fwd_wgmma.c has the same
+// Requires  sm_90a; causal; rows of 16-byte pieces, D up to DIM
+// Tunables  STAGES, DEPTH, STATES, QUERIES; src/plan/cuda/linear_fwd_wgmma.c has the same
 //           numbers
 // Oracle    src/host/linear_fwd_reference.c
 //
-// Built for DIM 64 and 128, the former for each WIDTH (32, 64), the columns of a group: NAME is
-// the image's.
+// Built for each type and DIM 64 and 128, the former for each WIDTH (32, 64), the columns of a
+// group: NAME is the image's.
 #include "common/params.h"
 
+#ifndef TYPE
+#define TYPE TYPE_F32
+#endif
 #ifndef DIM
 #define DIM 64
 #endif
@@ -39,22 +42,26 @@ constexpr int COLUMNS = WIDTH;
 
 #include "linear/wgmma.cuh"
 
-constexpr int STAGES = DIM > 64 ? 2 : 3, SUM_STAGES = 2;     // chunks of K and V
-constexpr int STATES = DIM > 64 ? 1 : 2, QUERIES = 1;        // states, warpgroups with queries
+// Chunks of K and V in shared memory, and on their way there; states; warpgroups with queries.
+constexpr bool LARGE = TYPE == TYPE_F32 && DIM > 64;
+constexpr int STAGES = LARGE ? 2 : 3, SUM_STAGES = TYPE == TYPE_F32 ? 2 : 3;
+constexpr int DEPTH = TYPE == TYPE_F32 ? 1 : 2, SUM_DEPTH = TYPE == TYPE_F32 ? 2 : 4;
+constexpr int STATES = LARGE ? 1 : 2, QUERIES = 1;
+constexpr bool LATE = TYPE == TYPE_F32 && (DIM > 64 || COLUMNS > 32);    // few registers left
 constexpr int THREADS = 256, WALKING = 128 * (2 + QUERIES);
 constexpr int REGISTERS = 240, OTHER_REGISTERS = 128;
 
 struct shared_sums {
-    panels k[SUM_STAGES];
-    parts v[SUM_STAGES];
+    keys k[SUM_STAGES];
+    values v[SUM_STAGES];
     float sums[SUM_STAGES][4][DIM];    // of K's rows, by warps
     device_barrier full[SUM_STAGES], empty[SUM_STAGES];
 };
 
 struct shared_output {
-    panels k[STAGES];
-    parts v[STAGES];
-    panels s[STATES];
+    keys k[STAGES];
+    values v[STAGES];
+    states s[STATES];
     float z[STATES][DIM], sums[STAGES][4][DIM];
     device_barrier full[STAGES], empty[STAGES], there[STATES], read[STATES];
 };
@@ -82,7 +89,7 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
         }
     device_barriers_ready();
     if (threadIdx.x < 128) {
-        bring_chunks<SUM_STAGES, 2>(p, w, mem);
+        bring_chunks<SUM_STAGES, SUM_DEPTH>(p, w, mem);
     } else {
         group_state my = {};
 
@@ -130,9 +137,9 @@ DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
     const chunk_work w = find_walk(p);
     const int chunks = chunks_of(w);
     const int first = QUERIES > 1 ? (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 2 : 0;
-    float raw[DIM / 8][4];
+    queries coming;
 
-    fetch_queries(p, w, w.first + first * CHUNK, raw);
+    fetch_queries(p, w, w.first + first * CHUNK, coming);
     #pragma unroll 1
     for (int n = first; n < chunks; n += QUERIES) {
         const int j = w.first + n * CHUNK, stage = n % STAGES, slot = n % STATES;
@@ -141,27 +148,28 @@ DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
 
         {
             operands<DIM / 16> q;
+            float raw[DIM / 8][4];
 
-            take_queries(p, j, raw, down);
+            take_queries(p, coming, raw, down);
             if (linear_has(p, LINEAR_NORMALIZE)) {
                 device_barrier_wait(&mem.there[slot], n / STATES & 1);
                 add_products(raw, mem.z[slot], den);
             }
             make_operands(raw, q);
-            if (DIM == 64)
-                fetch_queries(p, w, j + QUERIES * CHUNK, raw);
+            if (!LATE)
+                fetch_queries(p, w, j + QUERIES * CHUNK, coming);
             device_barrier_wait(&mem.full[stage], n / STAGES & 1);
-            begin_products<true>(q, mem.k[stage][0][0], PANELS, pairs);
+            begin_products<true, PARTS>(q, mem.k[stage][0][0], PANELS, pairs);
             device_barrier_wait(&mem.there[slot], n / STATES & 1);
-            begin_products<false>(q, mem.s[slot][0][0], PANELS, read);
-            device_products_wait<(DIM == 64 ? 1 : 0)>();
+            begin_products<false, STATE_PARTS>(q, mem.s[slot][0][0], PANELS, read);
+            device_products_wait<(LATE ? 0 : 1)>();
             device_products_hold(pairs);
-            if (DIM > 64)    // there are no registers for them before
-                fetch_queries(p, w, j + QUERIES * CHUNK, raw);
+            if (LATE)
+                fetch_queries(p, w, j + QUERIES * CHUNK, coming);
             mask_pairs(pairs, den);
             make_operands(pairs, weights);
         }
-        begin_products<false>(weights, mem.v[stage][0], 1, seen);
+        begin_products<false, PARTS>(weights, mem.v[stage][0], 1, seen);
         device_products_wait<0>();
         device_products_hold(read);
         device_products_hold(seen);
@@ -189,7 +197,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     device_barriers_ready();
     if (threadIdx.x < 128) {
         device_leave_registers<OTHER_REGISTERS>();
-        bring_chunks<STAGES, 1>(p, find_walk(p), mem);
+        bring_chunks<STAGES, DEPTH>(p, find_walk(p), mem);
     } else if (threadIdx.x < 256) {
         device_leave_registers<OTHER_REGISTERS>();
         keep_state(p, mem);

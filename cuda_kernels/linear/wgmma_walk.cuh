@@ -4,136 +4,7 @@
 // Results, and Q in registers, lie as wgmma has them: of its 16 rows a lane has rows lane / 4
 // (elements 0 and 1) and that + 8 (2 and 3), columns 8 n + 2 (lane % 4) and the next in tile n.
 #pragma once
-#include "linear/wgmma.cuh"
-
-// A thread's part of a chunk's rows of SPAN elements: four of each row, of every STEP-th row.
-template <int SPAN> struct rows_of_chunk {
-    static constexpr int EACH = SPAN / 4, STEP = 128 / EACH, COUNT = CHUNK / STEP;
-    float4 x[COUNT];
-
-    static __device__ __forceinline__ int row() { return (int)threadIdx.x % 128 / EACH; }
-    static __device__ __forceinline__ int column() { return (int)threadIdx.x % EACH * 4; }
-
-    // From the thread's place in the chunk; zeros past `rows`, or unless its column is `inside`.
-    __device__ __forceinline__ void fetch(const float *from, int64_t stride, int rows, bool inside)
-    {
-        if (rows >= CHUNK && inside) {
-            #pragma unroll
-            for (int i = 0; i < COUNT; i++, from += STEP * stride)
-                x[i] = *(const float4 *)from;
-            return;
-        }
-        #pragma unroll
-        for (int i = 0; i < COUNT; i++, from += STEP * stride) {
-            x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (row() + i * STEP < rows && inside)
-                x[i] = *(const float4 *)from;
-        }
-    }
-
-    // To the tiles, `panels` of each part.
-    __device__ __forceinline__ void put(float4 *tiles, int panels) const
-    {
-        const int c = column() / 4;
-        char *const to = (char *)(tiles + c / 16 * TILE);
-
-        #pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            const int r = row() + i * STEP;
-            char *const at = to + r * 128 + ((c / 2 & 7) ^ (r & 7)) * 16 + c % 2 * 8;
-            uint2 part[PARTS];
-
-            split(x[i].x, x[i].y, part[0].x, part[1].x, part[2].x);
-            split(x[i].z, x[i].w, part[0].y, part[1].y, part[2].y);
-            #pragma unroll
-            for (int n = 0; n < PARTS; n++)
-                *(uint2 *)(at + n * panels * TILE * 16) = part[n];
-        }
-    }
-};
-
-DEVICE float4 phi_of_four(const attn_linear_kparams &p, float4 x)
-{
-    return make_float4(linear_phi(p, x.x), linear_phi(p, x.y), linear_phi(p, x.z),
-                       linear_phi(p, x.w));
-}
-
-// The sums of a warp's rows of K.
-DEVICE void sum_rows(const rows_of_chunk<DIM> &k, float *sums)
-{
-    float4 all = k.x[0];
-
-    #pragma unroll
-    for (int i = 1; i < k.COUNT; i++) {
-        all.x += k.x[i].x, all.y += k.x[i].y;
-        all.z += k.x[i].z, all.w += k.x[i].w;
-    }
-    if (DIM == 64) {    // a warp has two rows at a time
-        all.x += __shfl_xor_sync(0xffffffffu, all.x, 16);
-        all.y += __shfl_xor_sync(0xffffffffu, all.y, 16);
-        all.z += __shfl_xor_sync(0xffffffffu, all.z, 16);
-        all.w += __shfl_xor_sync(0xffffffffu, all.w, 16);
-    }
-    if (threadIdx.x % 32 < DIM / 4)
-        *(float4 *)(sums + k.column()) = all;
-}
-
-DEVICE int chunks_of(const chunk_work &w) { return ceil_div(w.end - w.first, CHUNK); }
-
-// By the warpgroup that brings: K and V of the next DEPTH chunks are on their way while those of
-// a chunk are taken apart.
-template <int STAGES, int DEPTH, class MEM>
-DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, MEM &mem)
-{
-    const int chunks = chunks_of(w);
-    rows_of_chunk<DIM> k[DEPTH];
-    rows_of_chunk<COLUMNS> v[DEPTH];
-    const bool in_k = k->column() < p.d, in_v = w.column + v->column() < p.dv;
-    const float *from_k = (const float *)p.k + LINEAR_AT(p, k, w.b, w.kvh, (int64_t)w.first +
-                          k->row(), 0) + k->column();
-    const float *from_v = (const float *)p.v + LINEAR_AT(p, v, w.b, w.kvh, (int64_t)w.first +
-                          v->row(), 0) + w.column + v->column();
-    int rows = min(w.keys, w.end) - w.first, coming = rows;    // from the chunk on; from the next
-
-    const auto fetch_k = [&](int i) {
-        k[i].fetch(from_k, p.k_stride_l, coming, in_k);
-        from_k += CHUNK * p.k_stride_l;
-    };
-    const auto fetch_v = [&](int i) {
-        v[i].fetch(from_v, p.v_stride_l, coming, in_v);
-        from_v += CHUNK * p.v_stride_l;
-        coming -= CHUNK;
-    };
-
-    #pragma unroll
-    for (int i = 0; i < DEPTH; i++) {
-        fetch_k(i);
-        fetch_v(i);
-    }
-    #pragma unroll 1
-    for (int from = 0; from < chunks; from += DEPTH)
-        #pragma unroll
-        for (int i = 0; i < DEPTH; i++, rows -= CHUNK) {
-            const int n = from + i, stage = n % STAGES;
-
-            if (i && n >= chunks)
-                break;
-            if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
-                #pragma unroll
-                for (int r = 0; r < k->COUNT; r++)
-                    if (in_k && k->row() + r * k->STEP < rows)
-                        k[i].x[r] = phi_of_four(p, k[i].x[r]);
-            device_barrier_wait(&mem.empty[stage], (n / STAGES & 1) ^ 1);
-            if (linear_has(p, LINEAR_NORMALIZE))
-                sum_rows(k[i], mem.sums[stage][threadIdx.x / 32]);
-            k[i].put(mem.k[stage][0][0], PANELS);
-            fetch_k(i);
-            device_forget();
-            v[i].put(mem.v[stage][0], 1);
-            arrive_written(&mem.full[stage]);
-            fetch_v(i);
-        }
-}
+#include "linear/wgmma_bring.cuh"
 
 // Of a warpgroup; z by its first DIM threads.
 struct group_state {
@@ -166,7 +37,7 @@ DEVICE void each_of_state(const attn_linear_kparams &p, const chunk_work &w, STA
     #pragma unroll
     for (int i = 0; i < PANELS * NT * 4; i++) {
         const int panel = i / (NT * 4), n = i / 4 % NT, e = i % 4;
-        const int row = panel * 64 + at.row + e / 2 * 8;
+        const int row = panel * 64 + column_at(at.row + e / 2 * 8);
         const int column = w.column + at.column + n * 8 + e % 2;
 
         if (row < p.d && column < p.dv)
@@ -214,7 +85,7 @@ DEVICE void put_state_out(const attn_linear_kparams &p, const chunk_work &w,
 }
 
 // The state, for the warpgroups with queries: rows along the depth.
-DEVICE void share_state(const group_state &my, panels &s, float *z)
+DEVICE void share_state(const group_state &my, states &s, float *z)
 {
     const own_place mine;
     char *const first = (char *)s[0][0] + mine.row * 128 + mine.column * 2;
@@ -223,11 +94,11 @@ DEVICE void share_state(const group_state &my, panels &s, float *z)
     for (int i = 0; i < PANELS * NT * 2; i++) {
         const int panel = i / (NT * 2), n = i / 2 % NT, half = i % 2;
         char *const at = first + (panel * 64 + half * 8) * 128 + (n ^ (mine.row & 7)) * 16;
-        uint32_t part[PARTS];
+        uint32_t part[STATE_PARTS];
 
-        split(my.s[panel][n][half * 2], my.s[panel][n][half * 2 + 1], part[0], part[1], part[2]);
+        split(my.s[panel][n][half * 2], my.s[panel][n][half * 2 + 1], part);
         #pragma unroll
-        for (int x = 0; x < PARTS; x++)
+        for (int x = 0; x < STATE_PARTS; x++)
             *(uint32_t *)(at + x * PANELS * TILE * 16) = part[x];
     }
     if (thread_of_group() < DIM)
@@ -259,53 +130,74 @@ DEVICE void add_chunk(const attn_linear_kparams &p, int n, MEM &mem, group_state
     arrive(&mem.empty[stage]);
 }
 
-DEVICE void load_two(const float *from, float *x)
-{
-    const float2 y = *(const float2 *)from;
+// The warpgroup's queries of a chunk as they come: of rows `half` and columns 16 n a lane has
+// four in a row.
+struct queries {
+    uint32_t word[DIM / 16][2][TYPE == TYPE_F32 ? 4 : 2];
+};
 
-    x[0] = y.x;
-    x[1] = y.y;
-}
-
-// The warpgroup's queries of the chunk that begins with token j; zeros past the tensor.
-DEVICE void fetch_queries(const attn_linear_kparams &p, const chunk_work &w, int j,
-                          float (&x)[DIM / 8][4])
+// Those of the chunk that begins with token j; zeros past the tensor.
+DEVICE void fetch_queries(const attn_linear_kparams &p, const chunk_work &w, int j, queries &x)
 {
+    constexpr int WORDS = TYPE == TYPE_F32 ? 4 : 2;
     const own_place at;
-    const float *const from = (const float *)p.q +
-                              LINEAR_AT(p, q, w.b, w.h, (int64_t)j + at.row, 0) + at.column;
+    const char *const from = at_element(p.q, LINEAR_AT(p, q, w.b, w.h, (int64_t)j + at.row, 0) +
+                                                 at.column * 2);
+    const int64_t bytes = p.q_stride_l * (16 / EACH);
     const bool whole = j + CHUNK <= w.end && p.d == DIM;
 
     #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float *const row = from + half * 8 * p.q_stride_l;
+        const char *const row = from + half * 8 * bytes;
+        const bool inside = j + at.row + half * 8 < w.end;
 
-        if (whole)
-            #pragma unroll
-            for (int n = 0; n < DIM / 8; n++)
-                load_two(row + n * 8, &x[n][half * 2]);
-        else
-            #pragma unroll
-            for (int n = 0; n < DIM / 8; n++) {
-                x[n][half * 2] = x[n][half * 2 + 1] = 0.0f;
-                if (j + at.row + half * 8 < w.end && at.column + n * 8 < p.d)
-                    load_two(row + n * 8, &x[n][half * 2]);
+        #pragma unroll
+        for (int n = 0; n < DIM / 16; n++) {
+            uint32_t (&to)[WORDS] = x.word[n][half];
+
+            if (!whole)
+                #pragma unroll
+                for (int i = 0; i < WORDS; i++)
+                    to[i] = 0;
+            if (!whole && !(inside && at.column * 2 + n * 16 < p.d))
+                continue;
+            if (TYPE == TYPE_F32) {
+                const float4 y = *(const float4 *)(row + n * 64);
+
+                to[0] = __float_as_uint(y.x), to[1] = __float_as_uint(y.y);
+                to[WORDS - 2] = __float_as_uint(y.z), to[WORDS - 1] = __float_as_uint(y.w);
+            } else {
+                const uint2 y = *(const uint2 *)(row + n * 32);
+
+                to[0] = y.x, to[1] = y.y;
             }
+        }
     }
 }
 
-// phi of them; and of a row with huge numbers what it is to be multiplied by, so that no sum
-// overflows, which is done here; else 1.
-DEVICE void take_queries(const attn_linear_kparams &p, int j, float (&x)[DIM / 8][4],
-                         float (&down)[2])
+// phi of them, as results lie; and of a row with huge numbers what it is to be multiplied by, so
+// that no sum overflows, which is done here; else 1.
+DEVICE void take_queries(const attn_linear_kparams &p, const queries &from,
+                         float (&x)[DIM / 8][4], float (&down)[2])
 {
     const own_place at;
     uint32_t top[2] = { 0, 0 };
 
+    #pragma unroll
+    for (int i = 0; i < DIM / 8 * 4; i++) {
+        const int e = i / 4 % 2 * 2 + i % 2;
+        const uint32_t word = from.word[i / 8][i % 4 / 2][TYPE == TYPE_F32 ? e : e / 2];
+
+        x[i / 4][i % 4] = TYPE == TYPE_F32 ? __uint_as_float(word) : number_of(word, e % 2);
+    }
+
     if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
         #pragma unroll
-        for (int i = 0; i < DIM / 8 * 4; i++)
-            x[i / 4][i % 4] = at.column + i / 4 * 8 < p.d ? linear_phi(p, x[i / 4][i % 4]) : 0.0f;
+        for (int i = 0; i < DIM / 8 * 4; i++) {
+            const float y = linear_phi(p, x[i / 4][i % 4]);
+
+            x[i / 4][i % 4] = at.column * 2 + i / 8 * 16 < p.d ? y : 0.0f;
+        }
     #pragma unroll
     for (int i = 0; i < DIM / 8 * 4; i++)
         top[i % 4 / 2] = max(top[i % 4 / 2], __float_as_uint(x[i / 4][i % 4]) & 0x7fffffffu);
@@ -323,10 +215,10 @@ DEVICE void take_queries(const attn_linear_kparams &p, int j, float (&x)[DIM / 8
 // den += q z, of a lane's columns.
 DEVICE void add_products(const float (&q)[DIM / 8][4], const float *z, float (&den)[2])
 {
-    z += own_place().column;
+    z += own_place().column * 2;
     #pragma unroll
     for (int i = 0; i < DIM / 8 * 4; i++)
-        den[i % 4 / 2] += q[i / 4][i % 4] * z[i / 4 * 8 + i % 2];
+        den[i % 4 / 2] += q[i / 4][i % 4] * z[i / 8 * 16 + i / 4 % 2 * 2 + i % 2];
 }
 
 // P = tril(Q K^T); den += its rows, of a lane's columns.
@@ -350,8 +242,8 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
                        const float (&seen)[NT][4])
 {
     const own_place at;
-    float *const to = (float *)p.o + LINEAR_AT(p, o, w.b, w.h, (int64_t)j + at.row, 0) +
-                      w.column + at.column;
+    char *const to = (char *)at_element(p.o, LINEAR_AT(p, o, w.b, w.h, (int64_t)j + at.row, 0) +
+                                                 w.column + at.column);
     const bool whole = j + CHUNK <= w.end && w.column + COLUMNS <= p.dv;
 
     #pragma unroll
@@ -374,10 +266,17 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
         if (!p.want_o || row >= w.end)
             continue;
         #pragma unroll
-        for (int n = 0; n < NT; n++)
-            if (whole || w.column + at.column + n * 8 < p.dv)
-                *(float2 *)(to + half * 8 * p.o_stride_l + n * 8) =
-                    make_float2((read[n][half * 2] + seen[n][half * 2]) * factor,
-                                (read[n][half * 2 + 1] + seen[n][half * 2 + 1]) * factor);
+        for (int n = 0; n < NT; n++) {
+            char *const y = to + (half * 8 * p.o_stride_l + n * 8) * (16 / EACH);
+            const float a = (read[n][half * 2] + seen[n][half * 2]) * factor;
+            const float b = (read[n][half * 2 + 1] + seen[n][half * 2 + 1]) * factor;
+
+            if (!whole && w.column + at.column + n * 8 >= p.dv)
+                continue;
+            if (TYPE == TYPE_F32)
+                *(float2 *)y = make_float2(a, b);
+            else
+                *(uint32_t *)y = elem_pair<TYPE>(a, b);
+        }
     }
 }

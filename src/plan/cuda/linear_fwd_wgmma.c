@@ -1,36 +1,37 @@
 /* SPDX-License-Identifier: MIT */
 /* plan/cuda/linear_fwd_wgmma.c: causal linear attention in chunks on Hopper's tensor cores,
- * compute capability 9.0 alone, of f32. */
+ * compute capability 9.0 alone. */
 #include "core/size.h"
 #include "plan/cuda/linear.h"
 
 /* As cuda_kernels/linear/fwd_wgmma.cu has them. */
 enum {
     CAPABILITY = 90, /* its code runs on no other */
-    PARTS = 3,       /* of bf16, whose sum is a number of f32 */
-    SUM_STAGES = 2,
     SUM_BLOCK = 256,
     BLOCK = 384,
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK, /* 64 columns, read or not */
     BARRIER_BYTES = 256,
+    N_TYPES = 3,
     N_CLASSES = 3
 };
 
-/* D is padded up to dim; columns of a group, chunks of K and V in shared memory, states. A
- * group computes the pairs of its chunks whatever its columns, so the wider ones are better
- * where the heads fill the device with them. */
+/* D is padded up to dim; columns of a group. A group computes the pairs of its chunks whatever
+ * its columns, so the wider ones are better where the heads fill the device with them. */
 typedef struct class
 {
-    int32_t dim, columns, stages, states;
-    const char *sums, *output;
+    int32_t dim, columns;
+    const char *sums[N_TYPES], *output[N_TYPES];
 } class;
 
-#define KERNELS(name) \
-    "linear_fwd_wgmma_f32_" name "_sums", "linear_fwd_wgmma_f32_" name "_output"
+#define KERNELS(name)                                               \
+    {                                                               \
+        "linear_fwd_wgmma_f32_" name, "linear_fwd_wgmma_f16_" name, \
+            "linear_fwd_wgmma_bf16_" name                           \
+    }
 static const class classes[N_CLASSES] = {
-    { 64, 32, 3, 2, KERNELS("d64_c32") },
-    { 64, 64, 3, 2, KERNELS("d64_c64") },
-    { 128, 32, 2, 1, KERNELS("d128_c32") },
+    { 64, 32, KERNELS("d64_c32_sums"), KERNELS("d64_c32_output") },
+    { 64, 64, KERNELS("d64_c64_sums"), KERNELS("d64_c64_output") },
+    { 128, 32, KERNELS("d128_c32_sums"), KERNELS("d128_c32_output") },
 };
 
 /* NULL: D is over the largest. */
@@ -47,14 +48,17 @@ typedef struct budget {
     int64_t sums, keys, states;
 } budget;
 
-static budget budget_of(const class *k)
+static budget budget_of(const attn_problem *p, const class *k)
 {
-    const int64_t rows = PARTS * TILE_BYTES * (k->dim / 64), row = 4 * k->dim;
-    const int64_t stage = rows + PARTS * TILE_BYTES + 4 * row;
+    const bool f32 = p->type == ATTN_F32, large = f32 && k->dim > 64;
+    const int64_t parts = f32 ? 3 : p->type == ATTN_F16 ? 2 : 1; /* of bf16 */
+    const int64_t panels = k->dim / 64, row = 4 * k->dim;
+    const int64_t stage = parts * TILE_BYTES * (panels + 1) + 4 * row;
+    const int64_t state = attn_max(parts, 2) * TILE_BYTES * panels + row;
 
-    return (budget){ .sums = SUM_STAGES * stage + BARRIER_BYTES,
-                     .keys = k->stages * stage,
-                     .states = k->states * (rows + row) + BARRIER_BYTES };
+    return (budget){ .sums = (f32 ? 2 : 3) * stage + BARRIER_BYTES,
+                     .keys = (large ? 2 : 3) * stage,
+                     .states = (large ? 1 : 2) * state + BARRIER_BYTES };
 }
 
 static int64_t units(const attn_problem *p, const attn_caps *c)
@@ -99,8 +103,6 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
 
     if (c->capability != CAPABILITY)
         return "wants compute capability 9.0: other devices do not have its instructions";
-    if (p->type != ATTN_F32)
-        return "takes f32, not f16 and bf16";
     if (!(p->features & ATTN_FEAT_CAUSAL))
         return "takes the causal form alone";
     if (!k || p->dv > 65536)
@@ -109,7 +111,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "wants rows that are moved 16 bytes at a time, and whose bytes 16 divides";
     if (!attn_cuda_counts(p))
         return "the chunks of so many queries or keys end beyond 2^31 - 1";
-    b = budget_of(k);
+    b = budget_of(p, k);
     if (b.keys + b.states > c->fast_bytes || BLOCK > c->max_group)
         return "chunks do not fit the shared memory, or a group the limit of threads";
     if ((double)p->b * (double)p->hq * (double)attn_ceil_div(p->dv, 32) > 0x1p31 - 1)
@@ -146,18 +148,19 @@ static attn_step *add_step(const attn_problem *p, const attn_caps *c, const char
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
     const class *const k = find_class(p, c);
-    const budget b = budget_of(k);
+    const budget b = budget_of(p, k);
     const int64_t slots = find_slots(p, c);
     const bool scanned = slots > ATTN_CUDA_MOST_ADDED;
 
     out->splits = 0;
     work_bytes(p, c, &out->workspace_bytes);
     if (has_slots(p, c))
-        add_step(p, c, k->sums, k->columns, false, scanned, out)->fast_bytes = b.sums;
+        add_step(p, c, k->sums[p->type - ATTN_F32], k->columns, false, scanned, out)
+            ->fast_bytes = b.sums;
     if (scanned)
         add_step(p, c, "linear_fwd_scan", ATTN_CUDA_SCAN_COLUMNS, false, scanned, out)
             ->block = ATTN_CUDA_SCAN_THREADS;
-    add_step(p, c, k->output, k->columns, true, scanned, out);
+    add_step(p, c, k->output[p->type - ATTN_F32], k->columns, true, scanned, out);
     attn_choice_instance(out, "chunk%d,columns%d,states%lld,dim%d,d%lld,dv%lld,%s",
                          ATTN_CUDA_CHUNK, k->columns, (long long)slots, k->dim,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type));
