@@ -21,8 +21,8 @@
 //           numbers
 // Oracle    src/host/linear_fwd_reference.c
 //
-// Built for each type and DIM 64 and 128, the former for each WIDTH (32, 64), the columns of a
-// group: NAME is the image's.
+// Built for each type, DIM (64, 128) and WIDTH (32, 64), the columns of a group: NAME is the
+// image's.
 #include "common/params.h"
 
 #ifndef TYPE
@@ -45,11 +45,14 @@ constexpr int COLUMNS = WIDTH;
 // Chunks of K and V in shared memory, and on their way there; states; warpgroups with queries.
 constexpr bool LARGE = TYPE == TYPE_F32 && DIM > 64;
 constexpr int STAGES = LARGE ? 2 : 3, SUM_STAGES = TYPE == TYPE_F32 ? 2 : 3;
-constexpr int DEPTH = TYPE == TYPE_F32 ? 1 : 2, SUM_DEPTH = TYPE == TYPE_F32 ? 2 : 4;
+constexpr int DEPTH = TYPE == TYPE_F32 || DIM > 64 ? 1 : 2;
+constexpr int SUM_DEPTH = TYPE == TYPE_F32 || DIM > 64 ? 2 : 4;
 constexpr int STATES = LARGE ? 1 : 2, QUERIES = 1;
 constexpr bool LATE = TYPE == TYPE_F32 && (DIM > 64 || COLUMNS > 32);    // few registers left
 constexpr int THREADS = 256, WALKING = 128 * (2 + QUERIES);
-constexpr int REGISTERS = 240, OTHER_REGISTERS = 128;
+constexpr bool WIDE = LARGE && COLUMNS > 32;
+constexpr int REGISTERS = WIDE ? 232 : 240, KEEP_REGISTERS = WIDE ? 144 : 128;
+constexpr int BRING_REGISTERS = 128;
 
 struct shared_sums {
     keys k[SUM_STAGES];
@@ -196,10 +199,10 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     }
     device_barriers_ready();
     if (threadIdx.x < 128) {
-        device_leave_registers<OTHER_REGISTERS>();
+        device_leave_registers<BRING_REGISTERS>();
         bring_chunks<STAGES, DEPTH>(p, find_walk(p), mem);
     } else if (threadIdx.x < 256) {
-        device_leave_registers<OTHER_REGISTERS>();
+        device_leave_registers<KEEP_REGISTERS>();
         keep_state(p, mem);
     } else {
         device_take_registers<REGISTERS>();

@@ -110,22 +110,21 @@ template <int STAGES, class MEM>
 DEVICE void add_chunk(const attn_linear_kparams &p, int n, MEM &mem, group_state &my)
 {
     const int stage = n % STAGES, t = thread_of_group();
-    float more[PANELS][NT][4];
 
     device_barrier_wait(&mem.full[stage], n / STAGES & 1);
-    #pragma unroll
-    for (int panel = 0; panel < PANELS; panel++)
-        begin_state(mem.k[stage], mem.v[stage], panel, more[panel]);
     if (linear_has(p, LINEAR_NORMALIZE) && t < DIM)
         my.z += mem.sums[stage][0][t] + mem.sums[stage][1][t] +
                 (mem.sums[stage][2][t] + mem.sums[stage][3][t]);
-    device_products_wait<0>();
     #pragma unroll
     for (int panel = 0; panel < PANELS; panel++) {
-        device_products_hold(more[panel]);
+        float more[NT][4];
+
+        begin_state(mem.k[stage], mem.v[stage], panel, more);
+        device_products_wait<0>();
+        device_products_hold(more);
         #pragma unroll
         for (int i = 0; i < NT * 4; i++)
-            my.s[panel][i / 4][i % 4] += more[panel][i / 4][i % 4];
+            my.s[panel][i / 4][i % 4] += more[i / 4][i % 4];
     }
     arrive(&mem.empty[stage]);
 }

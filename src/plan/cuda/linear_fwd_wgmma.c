@@ -12,7 +12,7 @@ enum {
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK, /* 64 columns, read or not */
     BARRIER_BYTES = 256,
     N_TYPES = 3,
-    N_CLASSES = 3
+    N_CLASSES = 4
 };
 
 /* D is padded up to dim; columns of a group. A group computes the pairs of its chunks whatever
@@ -32,15 +32,16 @@ static const class classes[N_CLASSES] = {
     { 64, 32, KERNELS("d64_c32_sums"), KERNELS("d64_c32_output") },
     { 64, 64, KERNELS("d64_c64_sums"), KERNELS("d64_c64_output") },
     { 128, 32, KERNELS("d128_c32_sums"), KERNELS("d128_c32_output") },
+    { 128, 64, KERNELS("d128_c64_sums"), KERNELS("d128_c64_output") },
 };
 
 /* NULL: D is over the largest. */
 static const class *find_class(const attn_problem *p, const attn_caps *c)
 {
-    if (p->d > 64)
-        return p->d > 128 ? NULL : &classes[2];
-    return &classes[p->dv > 32 &&
-                    4 * p->b * p->hq * attn_ceil_div(p->dv, 64) >= 3 * c->compute_units];
+    const int wide =
+        p->dv > 32 && 4 * p->b * p->hq * attn_ceil_div(p->dv, 64) >= 3 * c->compute_units;
+
+    return p->d > 128 ? NULL : &classes[(p->d > 64) * 2 + wide];
 }
 
 /* Shared memory, line by line, as the kernel's structs have it. */
