@@ -184,22 +184,24 @@ static void cuda_wgmma(void **state)
     static const struct {
         const char *text, *output;
         int32_t steps, columns;
-        int64_t piece;
+        int64_t piece, block;
     } cases[] = {
         { "linear_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d64,causal",
-          "linear_fwd_wgmma_f32_d64_c32_output", 1, 32, 0 },
+          "linear_fwd_wgmma_f32_d64_c32_output", 1, 32, 0, 512 },
         { "linear_fwd:bf16,b16,hq16,hkv16,lq4096,lk4096,d64,causal",
-          "linear_fwd_wgmma_bf16_d64_c64_output", 1, 64, 0 },
+          "linear_fwd_wgmma_bf16_d64_c64_output", 1, 64, 0, 384 },
         { "linear_fwd:f32,b1,hq8,hkv8,lq16384,lk16384,d64,causal",
-          "linear_fwd_wgmma_f32_d64_c32_output", 2, 32, 2048 },
+          "linear_fwd_wgmma_f32_d64_c32_output", 2, 32, 2048, 512 },
         { "linear_fwd:f16,b1,hq1,hkv1,lq32768,lk32768,d64,causal",
-          "linear_fwd_wgmma_f16_d64_c32_output", 3, 32, 512 },
+          "linear_fwd_wgmma_f16_d64_c32_output", 3, 32, 512, 512 },
         { "linear_fwd:f32,b8,hq16,hkv16,lq2048,lk2048,d128,causal",
-          "linear_fwd_wgmma_f32_d128_c64_output", 1, 64, 0 },
+          "linear_fwd_wgmma_f32_d128_c64_output", 1, 64, 0, 384 },
         { "linear_fwd:bf16,b1,hq16,hkv16,lq4096,lk4096,d72,dv128,causal,state",
-          "linear_fwd_wgmma_bf16_d128_c32_output", 2, 32, 2048 },
+          "linear_fwd_wgmma_bf16_d128_c32_output", 2, 32, 2048, 512 },
+        { "linear_fwd:f32,b1,hq16,hkv16,lq4096,lk4096,d128,causal",
+          "linear_fwd_wgmma_f32_d128_c32_output", 2, 32, 2048, 384 },
         { "linear_fwd:f32,b400,hq1,hkv1,lq64,lk64,d64,dv20,causal",
-          "linear_fwd_wgmma_f32_d64_c32_output", 1, 32, 0 },
+          "linear_fwd_wgmma_f32_d64_c32_output", 1, 32, 0, 512 },
     };
     static const char *const refused[][2] = {
         { "linear_fwd:f32,b1,hq1,hkv1,lq9,lk9,d64", "takes the causal form alone" },
@@ -223,7 +225,7 @@ static void cuda_wgmma(void **state)
         assert_string_equal(last->kernel, cases[i].output);
         assert_int_equal(last->columns, cases[i].columns);
         assert_int_equal(last->piece, cases[i].piece);
-        assert_int_equal(last->block, 384);
+        assert_int_equal(last->block, cases[i].block);
         assert_true(last->fast_bytes <= t.caps.fast_bytes);
     }
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)

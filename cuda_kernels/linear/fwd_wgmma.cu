@@ -8,7 +8,7 @@
 //           every so-manieth chunk: of their products those with the state alone wait for the
 //           chunk before
 // Grid      1-D, as there
-// Block     384 threads, 1-D; _sums 256: that brings, that keeps
+// Block     384 threads, 1-D, or 512 where two warpgroups have queries; _sums 256: that brings, that keeps
 // Shared    dynamic: parts of chunks of K and V, of states; z; sums of K by warps; barriers
 // Barriers  full and empty ones in shared memory for each chunk and each state
 // Layout    rows of K and V 16 bytes at a time, of Q 16 or 8, of O 8 or 4. work: chunk.cuh
@@ -42,17 +42,20 @@ constexpr int COLUMNS = WIDTH;
 
 #include "linear/wgmma.cuh"
 
-// Chunks of K and V in shared memory, and on their way there; states; warpgroups with queries.
+// Chunks of K and V in shared memory, and on their way there; states; warpgroups with queries,
+// and whether those have few registers left.
 constexpr bool LARGE = TYPE == TYPE_F32 && DIM > 64;
-constexpr int STAGES = LARGE ? 2 : 3, SUM_STAGES = TYPE == TYPE_F32 ? 2 : 3;
+constexpr int STAGES = LARGE ? 2 : TYPE == TYPE_BF16 ? 4 : 3, SUM_STAGES = TYPE == TYPE_F32 ? 2 : 3;
 constexpr int DEPTH = TYPE == TYPE_F32 || DIM > 64 ? 1 : 2;
 constexpr int SUM_DEPTH = TYPE == TYPE_F32 || DIM > 64 ? 2 : 4;
-constexpr int STATES = LARGE ? 1 : 2, QUERIES = 1;
-constexpr bool LATE = TYPE == TYPE_F32 && (DIM > 64 || COLUMNS > 32);    // few registers left
+constexpr int STATES = LARGE ? 1 : 2, QUERIES = COLUMNS == 32 && !LARGE ? 2 : 1;
+constexpr bool LATE = TYPE == TYPE_F32 || (TYPE == TYPE_F16 && DIM > 64);
 constexpr int THREADS = 256, WALKING = 128 * (2 + QUERIES);
-constexpr bool WIDE = LARGE && COLUMNS > 32;
-constexpr int REGISTERS = WIDE ? 232 : 240, KEEP_REGISTERS = WIDE ? 144 : 128;
-constexpr int BRING_REGISTERS = 128;
+
+// Of threads that have queries, that keep the state, that bring.
+constexpr int QUERY_REGISTERS = QUERIES == 2 ? 168 : LARGE && COLUMNS == 64 ? 232 : 240;
+constexpr int STATE_REGISTERS = QUERIES == 2 ? 88 : LARGE && COLUMNS == 64 ? 144 : 128;
+constexpr int BRING_REGISTERS = QUERIES == 2 ? 88 : 128;
 
 struct shared_sums {
     keys k[SUM_STAGES];
@@ -202,10 +205,10 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
         device_leave_registers<BRING_REGISTERS>();
         bring_chunks<STAGES, DEPTH>(p, find_walk(p), mem);
     } else if (threadIdx.x < 256) {
-        device_leave_registers<KEEP_REGISTERS>();
+        device_leave_registers<STATE_REGISTERS>();
         keep_state(p, mem);
     } else {
-        device_take_registers<REGISTERS>();
+        device_take_registers<QUERY_REGISTERS>();
         walk_queries(p, mem);
     }
 }

@@ -8,7 +8,7 @@
 enum {
     CAPABILITY = 90, /* its code runs on no other */
     SUM_BLOCK = 256,
-    BLOCK = 384,
+    BLOCK = 384,                           /* 128 more where two warpgroups have queries */
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK, /* 64 columns, read or not */
     BARRIER_BYTES = 256,
     N_TYPES = 3,
@@ -49,16 +49,29 @@ typedef struct budget {
     int64_t sums, keys, states;
 } budget;
 
+static bool is_large(const attn_problem *p, const class *k)
+{
+    return p->type == ATTN_F32 && k->dim > 64;
+}
+
+static int64_t block_of(const attn_problem *p, const class *k)
+{
+    return BLOCK + (k->columns == 32 && !is_large(p, k) ? 128 : 0);
+}
+
 static budget budget_of(const attn_problem *p, const class *k)
 {
-    const bool f32 = p->type == ATTN_F32, large = f32 && k->dim > 64;
+    const bool f32 = p->type == ATTN_F32, large = is_large(p, k);
     const int64_t parts = f32 ? 3 : p->type == ATTN_F16 ? 2 : 1; /* of bf16 */
     const int64_t panels = k->dim / 64, row = 4 * k->dim;
     const int64_t stage = parts * TILE_BYTES * (panels + 1) + 4 * row;
     const int64_t state = attn_max(parts, 2) * TILE_BYTES * panels + row;
 
     return (budget){ .sums = (f32 ? 2 : 3) * stage + BARRIER_BYTES,
-                     .keys = (large ? 2 : 3) * stage,
+                     .keys = (large        ? 2
+                              : parts == 1 ? 4
+                                           : 3) *
+                             stage,
                      .states = (large ? 1 : 2) * state + BARRIER_BYTES };
 }
 
@@ -113,7 +126,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     if (!attn_cuda_counts(p))
         return "the chunks of so many queries or keys end beyond 2^31 - 1";
     b = budget_of(p, k);
-    if (b.keys + b.states > c->fast_bytes || BLOCK > c->max_group)
+    if (b.keys + b.states > c->fast_bytes || block_of(p, k) > c->max_group)
         return "chunks do not fit the shared memory, or a group the limit of threads";
     if ((double)p->b * (double)p->hq * (double)attn_ceil_div(p->dv, 32) > 0x1p31 - 1)
         return "more groups than a grid can have, 2^31 - 1";
@@ -130,16 +143,16 @@ static const char *worse(const attn_problem *p, const attn_caps *c)
 }
 
 static attn_step *add_step(const attn_problem *p, const attn_caps *c, const char *kernel,
-                           int64_t columns, bool output, bool scanned, attn_choice *out)
+                           int64_t columns, int64_t block, bool scanned, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
 
     step->kernel = kernel;
-    step->grouped = !output;
+    step->grouped = block < BLOCK; /* all but the last: of heads of K and V */
     step->tile_q = step->tile_k = ATTN_CUDA_CHUNK;
     step->columns = columns;
     step->piece = find_piece(p, c);
-    step->block = output ? BLOCK : SUM_BLOCK;
+    step->block = block;
     step->overlaps = out->n_steps > 1;
     attn_cuda_linear_step(p, step);
     attn_step_define(step, "LINEAR_SCANNED", scanned);
@@ -156,12 +169,12 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     out->splits = 0;
     work_bytes(p, c, &out->workspace_bytes);
     if (has_slots(p, c))
-        add_step(p, c, k->sums[p->type - ATTN_F32], k->columns, false, scanned, out)
+        add_step(p, c, k->sums[p->type - ATTN_F32], k->columns, SUM_BLOCK, scanned, out)
             ->fast_bytes = b.sums;
     if (scanned)
-        add_step(p, c, "linear_fwd_scan", ATTN_CUDA_SCAN_COLUMNS, false, scanned, out)
-            ->block = ATTN_CUDA_SCAN_THREADS;
-    add_step(p, c, k->output[p->type - ATTN_F32], k->columns, true, scanned, out);
+        add_step(p, c, "linear_fwd_scan", ATTN_CUDA_SCAN_COLUMNS, ATTN_CUDA_SCAN_THREADS,
+                 scanned, out);
+    add_step(p, c, k->output[p->type - ATTN_F32], k->columns, block_of(p, k), scanned, out);
     attn_choice_instance(out, "chunk%d,columns%d,states%lld,dim%d,d%lld,dv%lld,%s",
                          ATTN_CUDA_CHUNK, k->columns, (long long)slots, k->dim,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type));
