@@ -3,12 +3,13 @@
 //
 // Computes  O, den, and S and z as they come out, as written in include/attn/linear.h
 // Method    as fwd_chunk_tf32.cu, chunk by chunk, with products of warpgroups (wgmma) of bf16:
-//           each number is a sum of some of those (wgmma.cuh). One warpgroup brings K and V and takes
-//           them apart, one keeps the state, the others (QUERIES of them) have the queries of
-//           every so-manieth chunk: of their products those with the state alone wait for the
+//           each number is a sum of some of those (wgmma.cuh). One warpgroup brings K and V and
+//           takes them apart, one keeps the state, the others (QUERIES of them) have the queries
+//           of every so-manieth chunk: of their products those with the state alone wait for the
 //           chunk before
 // Grid      1-D, as there
-// Block     384 threads, 1-D, or 512 where two warpgroups have queries; _sums 256: that brings, that keeps
+// Block     384 threads, 1-D, or 512 where two warpgroups have queries; _sums 256: that brings,
+//           that keeps
 // Shared    dynamic: parts of chunks of K and V, of states; z; sums of K by warps; barriers
 // Barriers  full and empty ones in shared memory for each chunk and each state
 // Layout    rows of K and V 16 bytes at a time, of Q 16 or 8, of O 8 or 4. work: chunk.cuh
@@ -42,14 +43,21 @@ constexpr int COLUMNS = WIDTH;
 
 #include "linear/wgmma.cuh"
 
-// Chunks of K and V in shared memory, and on their way there; states; warpgroups with queries,
-// and whether those have few registers left.
+// Chunks of K and V in shared memory, and on their way there; states; warpgroups with queries.
 constexpr bool LARGE = TYPE == TYPE_F32 && DIM > 64;
 constexpr int STAGES = LARGE ? 2 : TYPE == TYPE_BF16 ? 4 : 3, SUM_STAGES = TYPE == TYPE_F32 ? 2 : 3;
 constexpr int DEPTH = TYPE == TYPE_F32 || DIM > 64 ? 1 : 2;
 constexpr int SUM_DEPTH = TYPE == TYPE_F32 || DIM > 64 ? 2 : 4;
 constexpr int STATES = LARGE ? 1 : 2, QUERIES = COLUMNS == 32 && !LARGE ? 2 : 1;
-constexpr bool LATE = TYPE == TYPE_F32 || (TYPE == TYPE_F16 && DIM > 64);
+
+// When the next queries are asked for, by the registers that are left: at once; when Q has been
+// multiplied, beside the products with V; or before those, and then no products run beside the
+// work on pairs.
+enum moment { AT_ONCE, LAST, BETWEEN };
+constexpr moment ASKS = TYPE == TYPE_BF16 || (TYPE == TYPE_F16 && (DIM == 64 || QUERIES == 1))
+                            ? AT_ONCE
+                        : QUERIES == 2 || (LARGE && COLUMNS == 64) ? BETWEEN
+                                                                   : LAST;
 constexpr int THREADS = 256, WALKING = 128 * (2 + QUERIES);
 
 // Of threads that have queries, that keep the state, that bring.
@@ -162,20 +170,25 @@ DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
                 add_products(raw, mem.z[slot], den);
             }
             make_operands(raw, q);
-            if (!LATE)
+            if (ASKS == AT_ONCE)
                 fetch_queries(p, w, j + QUERIES * CHUNK, coming);
             device_barrier_wait(&mem.full[stage], n / STAGES & 1);
             begin_products<true, PARTS>(q, mem.k[stage][0][0], PANELS, pairs);
             device_barrier_wait(&mem.there[slot], n / STATES & 1);
             begin_products<false, STATE_PARTS>(q, mem.s[slot][0][0], PANELS, read);
-            device_products_wait<(LATE ? 0 : 1)>();
+            device_products_wait<(ASKS == BETWEEN ? 0 : 1)>();
             device_products_hold(pairs);
-            if (LATE)
+            if (ASKS == BETWEEN)
                 fetch_queries(p, w, j + QUERIES * CHUNK, coming);
             mask_pairs(pairs, den);
             make_operands(pairs, weights);
         }
         begin_products<false, PARTS>(weights, mem.v[stage][0], 1, seen);
+        if (ASKS == LAST) {
+            device_products_wait<1>();
+            device_products_hold(read);
+            fetch_queries(p, w, j + QUERIES * CHUNK, coming);
+        }
         device_products_wait<0>();
         device_products_hold(read);
         device_products_hold(seen);
