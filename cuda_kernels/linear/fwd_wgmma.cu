@@ -61,8 +61,8 @@ constexpr moment ASKS = TYPE == TYPE_BF16 || (TYPE == TYPE_F16 && (DIM == 64 || 
 constexpr int THREADS = 256, WALKING = 128 * (2 + QUERIES);
 
 // Of threads that have queries, that keep the state, that bring.
-constexpr int QUERY_REGISTERS = QUERIES == 2 ? 168 : LARGE && COLUMNS == 64 ? 232 : 240;
-constexpr int STATE_REGISTERS = QUERIES == 2 ? 88 : LARGE && COLUMNS == 64 ? 144 : 128;
+constexpr int QUERY_REGISTERS = QUERIES == 2 ? 168 : 240;
+constexpr int STATE_REGISTERS = QUERIES == 2 ? 88 : 136;
 constexpr int BRING_REGISTERS = QUERIES == 2 ? 88 : 128;
 
 struct shared_sums {

@@ -35,14 +35,29 @@ DEVICE float4 four_words(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
                        __uint_as_float(d));
 }
 
+// phi of all of them, without branches between.
+template <int M, int N> DEVICE void phi_of(const attn_linear_kparams &p, float (&x)[M][N])
+{
+    if (linear_has(p, LINEAR_ELU1))
+        #pragma unroll
+        for (int i = 0; i < M * N; i++) {
+            const float below = expf(x[i / N][i % N]), y = x[i / N][i % N];
+
+            x[i / N][i % N] = y > 0.0f ? y + 1.0f : below;
+        }
+    else if (linear_has(p, LINEAR_RELU))
+        #pragma unroll
+        for (int i = 0; i < M * N; i++)
+            x[i / N][i % N] = x[i / N][i % N] <= 0.0f ? 0.0f : x[i / N][i % N];
+}
+
 DEVICE void phi_of(const attn_linear_kparams &p, float4 &x)
 {
-    float y[EACH];
+    float all[1][EACH];
+    float (&y)[EACH] = all[0];
 
     unpack(x, y);
-    #pragma unroll
-    for (int i = 0; i < EACH; i++)
-        y[i] = linear_phi(p, y[i]);
+    phi_of(p, all);
     if (TYPE == TYPE_F32)
         x = make_float4(y[0], y[1], y[2], y[3]);
     else

@@ -135,42 +135,45 @@ struct queries {
     uint32_t word[DIM / 16][2][TYPE == TYPE_F32 ? 4 : 2];
 };
 
+// Four elements.
+DEVICE void load_four(const char *from, uint32_t (&to)[4])
+{
+    const float4 y = *(const float4 *)from;
+
+    to[0] = __float_as_uint(y.x), to[1] = __float_as_uint(y.y);
+    to[2] = __float_as_uint(y.z), to[3] = __float_as_uint(y.w);
+}
+
+DEVICE void load_four(const char *from, uint32_t (&to)[2])
+{
+    const uint2 y = *(const uint2 *)from;
+
+    to[0] = y.x, to[1] = y.y;
+}
+
 // Those of the chunk that begins with token j; zeros past the tensor.
 DEVICE void fetch_queries(const attn_linear_kparams &p, const chunk_work &w, int j, queries &x)
 {
-    constexpr int WORDS = TYPE == TYPE_F32 ? 4 : 2;
     const own_place at;
     const char *const from = at_element(p.q, LINEAR_AT(p, q, w.b, w.h, (int64_t)j + at.row, 0) +
                                                  at.column * 2);
-    const int64_t bytes = p.q_stride_l * (16 / EACH);
-    const bool whole = j + CHUNK <= w.end && p.d == DIM;
+    const int64_t below = 8 * p.q_stride_l * (16 / EACH);
 
+    if (j + CHUNK <= w.end && p.d == DIM) {
+        #pragma unroll
+        for (int i = 0; i < DIM / 8; i++)
+            load_four(from + i % 2 * below + i / 2 * 256 / EACH, x.word[i / 2][i % 2]);
+        return;
+    }
     #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const char *const row = from + half * 8 * bytes;
-        const bool inside = j + at.row + half * 8 < w.end;
+    for (int i = 0; i < DIM / 8; i++) {
+        auto &to = x.word[i / 2][i % 2];
 
         #pragma unroll
-        for (int n = 0; n < DIM / 16; n++) {
-            uint32_t (&to)[WORDS] = x.word[n][half];
-
-            if (!whole)
-                #pragma unroll
-                for (int i = 0; i < WORDS; i++)
-                    to[i] = 0;
-            if (!whole && !(inside && at.column * 2 + n * 16 < p.d))
-                continue;
-            if (TYPE == TYPE_F32) {
-                const float4 y = *(const float4 *)(row + n * 64);
-
-                to[0] = __float_as_uint(y.x), to[1] = __float_as_uint(y.y);
-                to[WORDS - 2] = __float_as_uint(y.z), to[WORDS - 1] = __float_as_uint(y.w);
-            } else {
-                const uint2 y = *(const uint2 *)(row + n * 32);
-
-                to[0] = y.x, to[1] = y.y;
-            }
-        }
+        for (int n = 0; n < (int)(sizeof to / 4); n++)
+            to[n] = 0;
+        if (j + at.row + i % 2 * 8 < w.end && at.column * 2 + i / 2 * 16 < p.d)
+            load_four(from + i % 2 * below + i / 2 * 256 / EACH, to);
     }
 }
 
@@ -190,13 +193,12 @@ DEVICE void take_queries(const attn_linear_kparams &p, const queries &from,
         x[i / 4][i % 4] = TYPE == TYPE_F32 ? __uint_as_float(word) : number_of(word, e % 2);
     }
 
-    if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
+    if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU)) {
+        phi_of(p, x);
         #pragma unroll
-        for (int i = 0; i < DIM / 8 * 4; i++) {
-            const float y = linear_phi(p, x[i / 4][i % 4]);
-
-            x[i / 4][i % 4] = at.column * 2 + i / 8 * 16 < p.d ? y : 0.0f;
-        }
+        for (int i = 0; i < DIM / 8 * 4; i++)
+            x[i / 4][i % 4] = at.column * 2 + i / 8 * 16 < p.d ? x[i / 4][i % 4] : 0.0f;
+    }
     #pragma unroll
     for (int i = 0; i < DIM / 8 * 4; i++)
         top[i % 4 / 2] = max(top[i % 4 / 2], __float_as_uint(x[i / 4][i % 4]) & 0x7fffffffu);
@@ -243,7 +245,6 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
     const own_place at;
     char *const to = (char *)at_element(p.o, LINEAR_AT(p, o, w.b, w.h, (int64_t)j + at.row, 0) +
                                                  w.column + at.column);
-    const bool whole = j + CHUNK <= w.end && w.column + COLUMNS <= p.dv;
 
     #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -264,18 +265,26 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
         }
         if (!p.want_o || row >= w.end)
             continue;
-        #pragma unroll
-        for (int n = 0; n < NT; n++) {
+        const auto write = [&](int n) {
             char *const y = to + (half * 8 * p.o_stride_l + n * 8) * (16 / EACH);
             const float a = (read[n][half * 2] + seen[n][half * 2]) * factor;
             const float b = (read[n][half * 2 + 1] + seen[n][half * 2 + 1]) * factor;
 
-            if (!whole && w.column + at.column + n * 8 >= p.dv)
-                continue;
             if (TYPE == TYPE_F32)
                 *(float2 *)y = make_float2(a, b);
             else
-                *(uint32_t *)y = elem_pair<TYPE>(a, b);
+                *(uint32_t *)y = device_pair<TYPE>(a, b);
+        };
+
+        if (w.column + COLUMNS <= p.dv) {
+            #pragma unroll
+            for (int n = 0; n < NT; n++)
+                write(n);
+            continue;
         }
+        #pragma unroll
+        for (int n = 0; n < NT; n++)
+            if (w.column + at.column + n * 8 < p.dv)
+                write(n);
     }
 }
