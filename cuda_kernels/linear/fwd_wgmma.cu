@@ -14,8 +14,9 @@
 // Barriers  full and empty ones in shared memory for each chunk and each state
 // Layout    rows of K and V 16 bytes at a time, of Q 16 or 8, of O 8 or 4. work: chunk.cuh
 // Numerics  wgmma.cuh; S and z f32. Rows of q with huge numbers are divided by a power of 2
-//           meanwhile. The bits of a head depend on the segments, which follow from B and the
-//           heads, and on nothing else
+//           meanwhile. An infinity of f32 or f16 counts as NaN; what is not finite in a row of v
+//           may spread to queries of its chunk that do not see it. The bits of a head depend on
+//           the segments, which follow from B and the heads, and on nothing else
 // Instances _sums, _output
 // Requires  sm_90a; causal; rows of 16-byte pieces, D up to DIM
 // Tunables  STAGES, DEPTH, STATES, QUERIES; src/plan/cuda/linear_fwd_wgmma.c has the same
