@@ -47,7 +47,9 @@ constexpr int COLUMNS = WIDTH;
 // Chunks of K and V in shared memory, and on their way there; states; warpgroups with queries.
 constexpr bool LARGE = TYPE == TYPE_F32 && DIM > 64;
 constexpr int STAGES = LARGE ? 2 : TYPE == TYPE_BF16 ? 4 : 3, SUM_STAGES = TYPE == TYPE_F32 ? 2 : 3;
-constexpr int DEPTH = TYPE == TYPE_F32 || DIM > 64 ? 1 : 2;
+constexpr int DEPTH = TYPE == TYPE_BF16   ? (DIM == 64 ? 3 : COLUMNS == 64 ? 2 : 1)
+                      : TYPE == TYPE_F16 ? (DIM == 64 ? 2 : 1)
+                                         : 1;
 constexpr int SUM_DEPTH = TYPE == TYPE_F32 || DIM > 64 ? 2 : 4;
 constexpr int STATES = LARGE ? 1 : 2, QUERIES = COLUMNS == 32 && !LARGE ? 2 : 1;
 
@@ -62,9 +64,10 @@ constexpr moment ASKS = TYPE == TYPE_BF16 || (TYPE == TYPE_F16 && (DIM == 64 || 
 constexpr int THREADS = 256, WALKING = 128 * (2 + QUERIES);
 
 // Of threads that have queries, that keep the state, that bring.
-constexpr int QUERY_REGISTERS = QUERIES == 2 ? 168 : 240;
-constexpr int STATE_REGISTERS = QUERIES == 2 ? 88 : 136;
-constexpr int BRING_REGISTERS = QUERIES == 2 ? 88 : 128;
+constexpr bool SMALL = TYPE == TYPE_BF16 && DIM == 64;
+constexpr int QUERY_REGISTERS = QUERIES == 1 ? 240 : SMALL ? 152 : 168;
+constexpr int STATE_REGISTERS = QUERIES == 1 ? 136 : SMALL ? 80 : 88;
+constexpr int BRING_REGISTERS = QUERIES == 1 || SMALL ? 128 : 88;
 
 struct shared_sums {
     keys k[SUM_STAGES];
