@@ -3,6 +3,7 @@
  * of the kernels, against the emulator of tests/emulator, which is told to. */
 #include "tests/check.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -118,12 +119,45 @@ static void images_that_do_not_load(void **state)
     attn_ctx_destroy(&ctx);
 }
 
+/* PTX is taken in place of machine code that a device has no use for, as on a Tegra, and not
+ * for other reasons. Images that no compiler made are neither. */
+static void ptx_for_machine_code(void **state)
+{
+    static const struct {
+        const char *code;
+        bool plans;
+    } cases[] = { { "209", true }, { "200", false } };
+    attn_softmax_desc desc;
+    attn_plan *plan = NULL;
+
+    (void)state;
+    name_library(0, "");
+    check_ok(attn_softmax_parse("softmax_fwd:f32,b1,hq2,hkv2,lq37,lk37,d20", &desc));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        attn_ctx *ctx = NULL;
+        attn_status st;
+
+        setenv("EMULATED_CODE", cases[i].code, 1);
+        check_ok(attn_ctx_create("cuda:0", &ctx));
+        st = attn_plan_softmax(ctx, &desc, &plan);
+        if (cases[i].plans)
+            check_ok(st);
+        else if (st != ATTN_OK)
+            assert_non_null(strstr(attn_last_error(), "cuModuleLoadData = 200"));
+        printf("machine code refused by %s: %s\n", cases[i].code, attn_status_name(st));
+        attn_plan_destroy(&plan);
+        attn_ctx_destroy(&ctx);
+        unsetenv("EMULATED_CODE");
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drivers_that_do_not_do),
         cmocka_unit_test(auto_takes_cuda_first),
         cmocka_unit_test(images_that_do_not_load),
+        cmocka_unit_test(ptx_for_machine_code),
     };
 
     if (argc != 2) {

@@ -474,6 +474,64 @@ static void light_weights(const subject *who)
     }
 }
 
+/* Scores that rise or fall by more at each step of keys than weights have room for, above 0,
+ * below it and across: what rows are held against has to move with them. */
+static void rising(const subject *who, const char *problem, double o, double lse)
+{
+    static const float from[] = { 0, 8, -90, -300 };
+
+    for (size_t n = 0; n < sizeof from / sizeof from[0]; n++) {
+        trial t, want;
+
+        for (int r = 0; r < 2; r++) {
+            trial *x = r ? &want : &t;
+
+            trial_make(x, r ? &fault_oracle : who, problem);
+            fill(x->q, x->nq, 0);
+            fill(x->k, x->nk, 0);
+            for (int64_t i = 0; i < 66; i++) {
+                x->q[8 * i] = i % 2 ? -2 : 2;
+                x->q[8 * i + 1] = from[n];
+            }
+            for (int64_t j = 0; j < 700; j++) {
+                /* 32 from one step of 128 keys to the next, all of its keys at once */
+                x->k[8 * j] = (float)(j / 128 * 16) + (float)(j % 5) / 4;
+                x->k[8 * j + 1] = 1;
+                for (int64_t e = 0; e < 8; e++)
+                    x->v[8 * j + e] = (float)((j * 7 + e) % 13) - 6;
+            }
+            trial_run(x);
+        }
+        for (int64_t e = 0; e < t.no && !rounds_scores(&t); e++)
+            near(&t, "o", e, t.o[e], want.o[e], o);
+        for (int64_t e = 0; e < 66 && !rounds_scores(&t); e++)
+            near(&t, "lse", e, t.lse[e], want.lse[e],
+                 lse + 1e-5 * fabs((double)want.lse[e]));
+        trial_free(&t);
+        trial_free(&want);
+    }
+}
+
+#define RISING(type) "softmax_fwd:" type ",b1,hq1,hkv1,lq66,lk700,d8,scale=1,lse"
+
+static void rising_f16(const subject *who)
+{
+    rising(who, RISING("f16"), 2e-2, 1e-3);
+}
+
+static void rising_bf16(const subject *who)
+{
+    rising(who, RISING("bf16"), 6e-2, 1e-3);
+}
+
+static void rising_f32(const subject *who)
+{
+    rising(who, RISING("f32"), 1e-5, 1e-5);
+}
+
+EACH(rising_f16, RISING("f16"))
+EACH(rising_bf16, RISING("bf16"))
+EACH(rising_f32, RISING("f32"))
 EACH(light_weights, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk300,d8,scale=1,lse")
 EACH(large_f16, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk7,d128,lse")
 EACH(large_f16_sums, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk40000,d8,lse")
@@ -499,6 +557,9 @@ int main(void)
         cmocka_unit_test(test_equal_scores),
         cmocka_unit_test(test_weights_of_zero),
         cmocka_unit_test(test_light_weights),
+        cmocka_unit_test(test_rising_f16),
+        cmocka_unit_test(test_rising_bf16),
+        cmocka_unit_test(test_rising_f32),
         cmocka_unit_test(test_huge_scales),
         cmocka_unit_test(test_scales),
         cmocka_unit_test(test_cap_then_bias),

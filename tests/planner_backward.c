@@ -330,8 +330,8 @@ static void cuda_takes_steps(void **state)
     check_error(attn_choose(&p, &t, NULL, &c), ATTN_ERR_UNSUPPORTED, "D or Dv is over 256");
 }
 
-/* In f32 by name also one pass over tiles of keys, with a workspace of sums, where the device
- * has what it needs and no single score is looked at. */
+/* In f32 one pass over tiles of keys, with a workspace of sums, where the device has what it
+ * needs and no single score is looked at; else two. */
 static void cuda_takes_f32_in_one_pass(void **state)
 {
     static const struct {
@@ -349,7 +349,7 @@ static void cuda_takes_f32_in_one_pass(void **state)
     attn_problem p;
 
     (void)state;
-    assert_string_equal(c.variant->name, "softmax_bwd_tile"); /* it was not timed */
+    assert_string_equal(c.variant->name, "softmax_bwd_once");
     check_ok(attn_problem_parse(&p, PROBLEM));
     check_ok(attn_choose(&p, &t, &named, &c));
     assert_int_equal(c.n_steps, 3);
@@ -361,6 +361,8 @@ static void cuda_takes_f32_in_one_pass(void **state)
     assert_int_equal(c.workspace_bytes, 4 * (rows * (3 + 64) + flags + 1 + 3));
     t.caps.fast_bytes = 163 * 1024; /* compute capability 8.0 */
     check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED, "does not fit");
+    check_ok(attn_choose(&p, &t, NULL, &c));
+    assert_string_equal(c.variant->name, "softmax_bwd_tile");
     t = turing();
     check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
                 "wants compute capability 8.0 or more");
@@ -453,8 +455,7 @@ static void cuda_tensor_cores_take_one_pass(void **state)
     check_ok(attn_problem_parse(&p, "softmax_bwd:bf16,b1,hq1,hkv1,lq9,lk9,d64,softcap=9,"
                                     "bias=f32,sinks,grad=k+bias+sinks"));
     check_ok(attn_choose(&p, &t, NULL, &c));
-    assert_string_equal(c.variant->name, "softmax_bwd_tile"); /* the other by name */
-    check_ok(attn_choose(&p, &t, &named, &c));
+    assert_string_equal(c.variant->name, "softmax_bwd_mma");
     assert_int_equal(c.n_steps, 4);
     assert_string_equal(c.step[1].kernel, "softmax_bwd_mma_bf16_d64_both_all");
     assert_string_equal(c.step[2].kernel, "softmax_bwd_tile_bias_bf16_d64");
@@ -467,8 +468,8 @@ static void cuda_tensor_cores_take_one_pass(void **state)
                 "wants compute capability 8.0 or more");
 }
 
-/* Hopper has a kernel of its own, for what the copy engine or chunks of 16 bytes can bring;
- * over 128 columns, by name; the rest goes where it went before. */
+/* Hopper has a kernel of its own, for what the copy engine or chunks of 16 bytes can bring; the
+ * rest goes where it went before. */
 static void hopper_takes_warpgroups(void **state)
 {
     static const char *const pass = "softmax_bwd_wgmma_";
@@ -477,7 +478,9 @@ static void hopper_takes_warpgroups(void **state)
         int n_steps;
     } taken[] = {
         { "f16,b2,hq4,hkv2,lq100,lk120,d64,grad=q+k+v", "f16_d64_all", 3 },
-        { "bf16,b2,hq4,hkv2,lq100,lk120,d64,dv72,causal,grad=q", "bf16_d128_all", 3 },
+        { "bf16,b2,hq4,hkv2,lq100,lk120,d64,dv72,causal,grad=q", "bf16_d128_queries", 3 },
+        { "f16,b1,hq1,hkv1,lq9,lk9,d64,sinks,grad=q+sinks", "f16_d64_queries", 4 },
+        { "f16,b1,hq1,hkv1,lq9,lk9,d64,grad=q+v", "f16_d64_all", 3 },
         { "bf16,b1,hq1,hkv1,lq9,lk9,d128,window=3:0,grad=k", "bf16_d128_keys", 2 },
         { "f16,b1,hq1,hkv1,lq9,lk9,d8,sinks,grad=v+sinks", "f16_d64_keys", 3 },
     };
@@ -517,9 +520,8 @@ static void hopper_takes_warpgroups(void **state)
     check_ok(
         attn_problem_parse(&p, "softmax_bwd:f16,b1,hq1,hkv1,lq9,lk9,d64,dv136,grad=q"));
     check_ok(attn_choose(&p, &t, NULL, &c));
-    assert_string_equal(c.variant->name, "softmax_bwd_mma");
-    check_ok(attn_choose(&p, &t, &named, &c));
-    assert_string_equal(c.step[1].kernel, "softmax_bwd_wgmma_f16_d256_all");
+    assert_string_equal(c.variant->name, "softmax_bwd_wgmma");
+    assert_string_equal(c.step[1].kernel, "softmax_bwd_wgmma_f16_d256_queries");
     check_ok(attn_problem_parse(&p, "softmax_bwd:f16,b1,hq1,hkv1,lq9,lk9,d264,grad=k"));
     check_error(attn_choose(&p, &t, &named, &c), ATTN_ERR_UNSUPPORTED,
                 "D or Dv is over 256");

@@ -38,14 +38,16 @@ static void which_instance_of_the_tensor_cores(void **state)
         { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,dv192", "f16_d192_plain", 128,
           64 },
         { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d200,causal", "f16_d256_ranges", 128,
+          128 },
+        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d256,bias=f16", "f16_d256_all", 128,
           64 },
-        { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d256,bias=f16", "f16_d256_all", 64,
+        { 1, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d256,bias=f16", "f16_d256_all", 64,
           32 },
         { 1, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d256", "f16_d256_plain", 128, 64 },
         { 2, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128", "f16_d128_plain", 128, 64 },
         { 2, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,mask", "f16_d128_all", 128, 64 },
         { 2, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d256", "f16_d256_all", 64, 32 },
-        { 4, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d256,causal", "f16_d256_all", 64,
+        { 4, "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d192,causal", "f16_d192_all", 64,
           32 },
     };
 

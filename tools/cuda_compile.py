@@ -3,14 +3,21 @@
 """Compiles one CUDA kernel file into one image for all architectures of the build, and
 keeps what ptxas says of registers, stack and spills.
 
-usage: cuda_compile.py NVCC ARCHS LEAST ROOT SOURCE OUT.fatbin OUT.txt [DEFINE=VALUE...]
+usage: cuda_compile.py NVCC ARCHS LEAST ROOT SOURCE OUT.zip OUT.txt [DEFINE=VALUE...]
 
 ARCHS is a list like 75,80,90a: 75 gives PTX alone, a number machine code and PTX, one
 with a letter machine code alone, since that PTX runs nowhere else. Those below LEAST are
-left out, and if that has a letter, all others.
+left out, and if that has a letter, all others. The image holds sm_ARCH for machine code and
+compute_ARCH for PTX, with registers as in ptx_names.py; the comment of each
+is the number of bytes to load, for PTX of the text that comes of it.
 """
+import pathlib
 import subprocess
 import sys
+import tempfile
+import zipfile
+
+import ptx_names
 
 
 def number(arch):
@@ -21,28 +28,65 @@ def targets(archs, least):
     for arch in archs.split(","):
         if not least.isdigit() and arch != least or number(arch) < number(least):
             continue
-        if arch == "75":
-            yield f"arch=compute_{arch},code=compute_{arch}"
-        elif arch.isdigit():
-            yield f"arch=compute_{arch},code=[sm_{arch},compute_{arch}]"
-        else:
-            yield f"arch=compute_{arch},code=sm_{arch}"
+        yield arch, arch != "75", arch.isdigit()
+
+
+def short_ptx(path):
+    text = path.read_bytes().decode("ascii")
+    short = ptx_names.shorten(text)
+    restored = ptx_names.restore(short)
+    if not ptx_names.same(text, restored):
+        raise ValueError(f"{path.name} is not the same with other names of registers")
+    return short, len(restored)
+
+
+class Failure(Exception):
+    pass
+
+
+def run(said, *command):
+    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said.append(result.stdout)
+    if result.returncode:
+        raise Failure(result.returncode)
+
+
+def add(image, name, data, n_bytes):
+    info = zipfile.ZipInfo(name)    # without a date: the same image each time
+    info.comment = str(n_bytes).encode()
+    info.compress_type = zipfile.ZIP_DEFLATED
+    image.writestr(info, data, compresslevel=1)
+
+
+def compile_to(image, said, nvcc, wanted, front):
+    with tempfile.TemporaryDirectory() as folder:
+        for arch, has_code, has_ptx in wanted:
+            ptx, code = (pathlib.Path(folder) / f"{arch}.{end}" for end in ("ptx", "cubin"))
+            run(said, nvcc, "-ptx", *front, "-gencode", f"arch=compute_{arch},code=compute_{arch}",
+                "-o", ptx)
+            if has_code:
+                run(said, nvcc, "-cubin", "-Xptxas", "-v,-warn-spills", ptx,
+                    "-gencode", f"arch=compute_{arch},code=sm_{arch}", "-o", code)
+                data = code.read_bytes()
+                add(image, f"sm_{arch}", data, len(data))
+            if has_ptx:
+                add(image, f"compute_{arch}", *short_ptx(ptx))
 
 
 def main():
-    nvcc, archs, least, root, source, image, report, *defines = sys.argv[1:]
-    command = [nvcc, "-std=c++17", "-O3", "-fatbin", "--compress-mode=size",
-               "-Xptxas", "-v,-warn-spills", "-I", root, "-o", image, source]
-    for target in targets(archs, least):
-        command += ["-gencode", target]
-    command += [f"-D{define}" for define in defines]
-    result = subprocess.run(command, text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT)
-    with open(report, "w") as file:
-        file.write(result.stdout)
-    if result.returncode:
-        print(result.stdout)
-    return result.returncode
+    nvcc, archs, least, root, source, out, report, *defines = sys.argv[1:]
+    front = ["-std=c++17", "-O3", "-I", root, source, *(f"-D{define}" for define in defines)]
+    said, code = [], 0
+    with zipfile.ZipFile(out, "w") as image:
+        try:
+            compile_to(image, said, nvcc, targets(archs, least), front)
+        except Failure as failure:
+            code = failure.args[0]
+    pathlib.Path(report).write_text("".join(said))
+    if code:
+        print("".join(said))
+        pathlib.Path(out).unlink()
+    return code
 
 
 if __name__ == "__main__":

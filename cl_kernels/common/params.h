@@ -125,6 +125,7 @@
 #define LHAS_GRAD_Z_OUT 256
 #define LHAS_GRAD_STATE_IN 512
 #define LHAS_GRAD_Z_IN 1024
+#define LHAS_GRAD_V 2048
 
 /* One part of a merge; softmax/merge.cl. PART is IN, but in the part's own type. */
 #define MERGE_PARAMS(P) \

@@ -206,7 +206,7 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
             if (has<CAN>(p, FEAT_DROPOUT))
                 find_kept<T>(p, (uint32_t)(group.b * p.heads_q + at.h), at.i0, key, kept);
             if (want_v) {
-                pack_pairs<T>(s, TYPE == TYPE_F16 ? 0x1p14f : 1.0f, w);
+                pack_pairs<T>(s, WEIGHT_LIFT, w);
                 if (has<CAN>(p, FEAT_DROPOUT))
                     drop_packed<T>(kept, w);
                 add_products<T>(dv, w, mem.o[slot], odd, seen);
@@ -253,7 +253,7 @@ template <typename T, int CAN> DEVICE void bwd_mma(const attn_kparams &p)
         store_keys<T, CAN>(p, dv, warp * 16, p.grad_v,
                            ADDRESS_KEYS(p, grad_v, group.seq, group.b, group.owner),
                            group.first, group.owned, p.dv,
-                           unlifted<TYPE>(has<CAN>(p, FEAT_DROPOUT) ? p.drop_factor : 1.0f));
+                           (has<CAN>(p, FEAT_DROPOUT) ? p.drop_factor : 1.0f) / WEIGHT_LIFT);
 }
 
 #define JOIN(a, b) a##b

@@ -14,6 +14,10 @@ template <typename T> using back_pairs = float[T::NT][4];
 template <typename T> using back_sums = float[T::DT][4];
 template <typename T> using back_operand = uint32_t[T::NT / 2][4];
 
+// What weights, none of them over 1, are multiplied by where they are operands: f16 has nothing
+// below 2^-24.
+constexpr float WEIGHT_LIFT = TYPE == TYPE_F16 ? 0x1p14f : 1.0f;
+
 // Scores become weights, of an LSE in units of log2.
 template <typename T>
 DEVICE void find_weights(back_pairs<T> &s, float unit, const float *lse)

@@ -25,8 +25,8 @@
 // Tunables  STAGES; src/plan/cuda/softmax_bwd_wgmma.c has the same numbers
 // Oracle    src/host/softmax_bwd_reference.c
 //
-// Built for f16 and bf16 with DIM 64, 128 and 256: NAME is the image's. _all has sums of dQ, _keys
-// none.
+// Built for f16 and bf16 with DIM 64, 128 and 256: NAME is the image's. _keys has no sums of dQ,
+// _queries no others.
 #include "common/params.h"
 
 #ifndef TYPE
@@ -61,14 +61,13 @@ DEVICE void bwd_wgmma(const attn_kparams &p, const attn_maps &maps)
         mem.from[1] = { p.grad_o, p.has & HAS_GRAD_O ? p.dv : 0 };    // not given, it is 0
         find_group<T, CAN>(p, mem.group);
         find_step<T, CAN>(p, mem.group, NULL, mem.step[0]);
-        // copies: each thread of a warp arrives; else one for its warp
-        device_barrier_init(&mem.full_own, 2 * 32);
+        device_barrier_init(&mem.full_own, 2);
         for (int i = 0; i < T::STAGES; i++) {
-            device_barrier_init(&mem.full_q[i], 2 * 32);
+            device_barrier_init(&mem.full_q[i], 2);
             device_barrier_init(&mem.empty[i], MATH / 32);
         }
         for (int i = 0; i < T::STAGES_O; i++)
-            device_barrier_init(&mem.full_o[i], 32);
+            device_barrier_init(&mem.full_o[i], 1);
         device_barrier_init(&mem.empty_o, MATH / 32);
         for (int i = 0; i < T::PAIRS; i++) {
             device_barrier_init(&mem.full_ds[i], T::PARTS ? 4 : MATH / 32);
@@ -111,8 +110,10 @@ DEVICE void bwd_wgmma(const attn_kparams &p, const attn_maps &maps)
 
 // Two stages from 128 columns on, since the shared memory has no room for more.
 constexpr int STAGES = DIM == 64 ? 4 : 2;
-using with_queries = back_wgmma<STAGES, true>;
-using without = back_wgmma<STAGES, false>;
+using with_all = back_wgmma<STAGES, true, true>;
+using with_keys = back_wgmma<STAGES, false, true>;
+using with_queries = back_wgmma<STAGES, true, false>;
 
-KERNEL(NAME, _all, with_queries)
-KERNEL(NAME, _keys, without)
+KERNEL(NAME, _all, with_all)
+KERNEL(NAME, _keys, with_keys)
+KERNEL(NAME, _queries, with_queries)

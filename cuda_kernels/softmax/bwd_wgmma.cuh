@@ -6,14 +6,14 @@
 #include "softmax/bring.cuh"
 #include "softmax/bwd_scores.cuh"
 
-// Q: whether this instance has sums of dQ.
-template <int STAGES_, bool Q_> struct back_wgmma {
+// Q, OWN: whether this instance has sums of dQ, of dK and dV.
+template <int STAGES_, bool Q_, bool OWN_> struct back_wgmma {
     // dK and dV of 64 keys of more columns are more than a warpgroup's registers: there the two
     // have the same keys, one the sums of dV, the other those of dK
     static constexpr bool PARTS = DIM > 128;
     static constexpr int STAGES = STAGES_;                 // steps of Q on their way or in use
     static constexpr int STAGES_O = PARTS ? 1 : STAGES;    // of dO
-    static constexpr bool Q = Q_, K = Q_;
+    static constexpr bool Q = Q_, K = Q_, OWN = OWN_;
     static constexpr int THREADS = 384, BLOCKS = 1;
     static constexpr int BM = PARTS ? 64 : 128, BN = 64;    // keys of a group, queries of a step
     static constexpr bool LIFTS = TYPE == TYPE_F16;         // as bwd_mma.cuh

@@ -10,7 +10,8 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
 {
     constexpr int SUMS = T::Q ? T::SUMS : 1, COLUMNS = DIM / 2;
     const back_group &group = mem.group;
-    const int wg = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 - 4;
+    const int wg = __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0) - 1;    // of the warp
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0) - 4;
     const int lane = threadIdx.x % 32, key = group.first + warp * 16 + lane / 4;
     const float unit = p.scale * 1.44269504088896340736f;
     const uint64_t k_at = device_tile(device_address(mem.k + wg * 64 * 8), T::BM * 128);
@@ -45,10 +46,12 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
         const float now = next_lift<T>(mem, i, lift);
 
         if (now != lift || i == 0) {
-            move_sums<T>(dk, lift, now);
+            if (T::OWN)
+                move_sums<T>(dk, lift, now);
             lift = now;
         }
-        device_products_hold(dk);
+        if (T::OWN)
+            device_products_hold(dk);
     };
     // dQ of step i, whose product is over, goes to who adds it
     const auto hand_over = [&](float (&dq)[COLUMNS / 8][4], int i) {
@@ -90,9 +93,11 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
         find_weights<T>(s, unit, mem.lse[slot]);
         if (at.masked)
             mask_weights<T>(s, at, key, group.seq.keys);
-        pack_pairs<T>(s, TYPE == TYPE_F16 ? 0x1p14f : 1.0f, w);
-        begin_sums<T>(dv, w, mem.o[slot]);
-        device_products_wait<1>();
+        if (T::OWN) {
+            pack_pairs<T>(s, WEIGHT_LIFT, w);
+            begin_sums<T>(dv, w, mem.o[slot]);
+        }
+        device_products_wait<T::OWN ? 1 : 0>();
         device_products_hold(dp);
         find_gradients<T>(s, dp, mem.delta[slot], at.masked);
         if (T::APART) {
@@ -113,14 +118,17 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
             if (T::APART)
                 arrive(&mem.full_ds[pairs]);
         }
-        begin_sums<T>(dk, x, mem.q[slot]);
+        if (T::OWN)
+            begin_sums<T>(dk, x, mem.q[slot]);
         if (!T::APART && T::Q) {
             device_meet<MATH>(ALL_MATH);    // dS is there for both
             begin_queries<T, COLUMNS>(dq, mem.ds[pairs], mem.k, wg * COLUMNS);
         }
         device_products_wait<0>();
-        device_products_hold(dk);
-        device_products_hold(dv);
+        if (T::OWN) {
+            device_products_hold(dk);
+            device_products_hold(dv);
+        }
         arrive(&mem.empty[slot]);
         if (!T::APART && T::Q)
             hand_over(dq, n);
@@ -140,6 +148,8 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
         device_barrier_wait(&mem.empty_dq[n % SUMS], n / SUMS & 1 ^ 1);
         arrive(&mem.full_dq[n % SUMS]);
     }
+    if (!T::OWN)
+        return;
     device_products_hold(dk);
     device_products_hold(dv);
     if (p.has & HAS_GRAD_K)
@@ -149,7 +159,7 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
     if (p.has & HAS_GRAD_V)
         store_keys<T, CAN>(p, dv, warp * 16, p.grad_v,
                            ADDRESS_KEYS(p, grad_v, group.seq, group.b, group.owner),
-                           group.first, group.owned, p.dv, unlifted<TYPE>(1.0f));
+                           group.first, group.owned, p.dv, 1.0f / WEIGHT_LIFT);
 }
 
 #endif

@@ -94,30 +94,35 @@ DEVICE void compute_values(const attn_kparams &p, back_shared<T> &mem)
             mem.weights[t][threadIdx.x - 128] =
                 make_float4(s[t][0], s[t][1], s[t][2], s[t][3]);
         device_pass<MATH>(WEIGHTS_THERE);
-        pack_pairs<T>(s, TYPE == TYPE_F16 ? 0x1p14f : 1.0f, w);
         device_barrier_wait(&mem.full_o[0], n & 1);
-        begin_sums<T>(dv, w, mem.o[0]);
+        if (T::OWN) {
+            pack_pairs<T>(s, WEIGHT_LIFT, w);
+            begin_sums<T>(dv, w, mem.o[0]);
+        }
         device_barrier_wait(&mem.full_q[next], (n + 1) / T::STAGES & 1);
         begin_pairs<T>(s, k_at, mem.q[next]);    // if there is no such step, of what lies there
-        device_products_wait<1>();
-        device_products_hold(dv);
+        if (T::OWN) {
+            device_products_wait<1>();
+            device_products_hold(dv);
+        }
         arrive(&mem.empty_o);
         if (T::Q)
             find_queries<T, 0, 64>(mem, n, T::LIFTS ? 1.0f / lift : 1.0f, NULL);
         else
             device_products_wait<0>();
     }
-    device_products_hold(dv);
+    if (T::OWN)
+        device_products_hold(dv);
     if (n > 0)
         device_meet<MATH>(WEIGHTS_TAKEN);
     if (T::Q) {    // there is no such step
         device_barrier_wait(&mem.empty_dq[1], n & 1 ^ 1);
         arrive(&mem.full_dq[0]);
     }
-    if (p.has & HAS_GRAD_V)
+    if (T::OWN && p.has & HAS_GRAD_V)
         store_keys<T, CAN>(p, dv, warp * 16, p.grad_v,
                            ADDRESS_KEYS(p, grad_v, group.seq, group.b, group.owner),
-                           group.first, group.owned, p.dv, unlifted<TYPE>(1.0f));
+                           group.first, group.owned, p.dv, 1.0f / WEIGHT_LIFT);
 }
 
 // Gradients of the scores, and dK.
@@ -146,10 +151,12 @@ DEVICE void compute_keys(const attn_kparams &p, back_shared<T> &mem)
             const float now = next_lift<T>(mem, n, lift);
 
             if (now != lift || n == 0) {
-                move_sums<T>(dk, lift, now);
+                if (T::OWN)
+                    move_sums<T>(dk, lift, now);
                 lift = now;
             }
-            device_products_hold(dk);
+            if (T::OWN)
+                device_products_hold(dk);
         }
         device_barrier_wait(&mem.full_o[0], n & 1);
         begin_pairs<T>(dp, v_at, mem.o[0]);
@@ -175,17 +182,19 @@ DEVICE void compute_keys(const attn_kparams &p, back_shared<T> &mem)
             device_copies_to_products();
             arrive(&mem.full_ds[0]);
         }
-        begin_sums<T>(dk, x, mem.q[slot]);
+        if (T::OWN)
+            begin_sums<T>(dk, x, mem.q[slot]);
         if (T::Q) {
             find_queries<T, 1, 128>(mem, n, T::LIFTS ? 1.0f / lift : 1.0f, &mem.empty[slot]);
         } else {
             device_products_wait<0>();
             arrive(&mem.empty[slot]);
         }
-        device_products_hold(dk);
+        if (T::OWN)
+            device_products_hold(dk);
         device_barrier_wait(&mem.full_q[(n + 1) % T::STAGES], (n + 1) / T::STAGES & 1);
     }
-    if (p.has & HAS_GRAD_K)
+    if (T::OWN && p.has & HAS_GRAD_K)
         store_keys<T, CAN>(p, dk, warp * 16, p.grad_k,
                            ADDRESS_KEYS(p, grad_k, group.seq, group.b, group.owner),
                            group.first, group.owned, p.d, p.scale / lift);

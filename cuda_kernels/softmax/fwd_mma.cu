@@ -64,6 +64,11 @@ template <sums SUMS> using f32 = mma<8, 1, 32, 1, false, SUMS>;
 template <sums SUMS> using f32_special = mma<4, 1, 32, 1, false, SUMS>;
 #endif
 #else
+// Code that no device without 227 KiB runs has tiles that want them.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HOPPER
+#endif
+
 // A warp of 32 rows loads K and V from shared memory half as often as two of 16, but has
 // twice the sums in its registers: 32 where O of so many columns leaves room for S.
 #if DIMV == 64
@@ -72,11 +77,15 @@ using large = mma<4, 2, 128, 2, false>;
 using large = mma<4, 2, 64, 2, false>;
 #elif DIM == 192
 using large = mma<8, 1, 64, 1, DIMV == 192>;
+#elif defined(HOPPER)
+using large = mma<8, 1, 128, 1, false>;
 #else
 using large = mma<8, 1, 64, 1, false>;
 #endif
 #if DIM <= 128
 using special = mma<4, 2, 64, 2, DIM == 64>;
+#elif DIM > 192 && defined(HOPPER)
+using special = mma<8, 1, 64, 1, false>;
 #else
 using special = mma<4, 1, 32, 2, false>;
 #endif
@@ -113,12 +122,14 @@ DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
 template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
 {
     constexpr bool ranged = CAN != (CAN_PLAIN), looks = (CAN & FEAT_TERMS) != 0;
+    constexpr bool QUICK = TYPE != TYPE_F32 && (!looks || DIM > 128);    // registers are full else
     static_assert(sizeof(shared<T, CAN>) <= T::BYTES + (CAN & FEAT_TERMS ? T::TERMS : 0),
                   "the planner's budget");
     SHARED_MEMORY(memory);
     shared<T, CAN> &mem = *(shared<T, CAN> *)memory;
     const int warp = threadIdx.x / 32, x = warp * T::ROWS;
     rows_state<T> my;
+    score_limits<T> limits;
     uint32_t stays[T::MT][T::KT][4];
 
     if (threadIdx.x < 32)
@@ -127,6 +138,7 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
     if (mem.work.queries == 0)
         return;
 
+    no_limits(limits);
     #pragma unroll
     for (int i = 0; i < 2 * T::MT; i++) {
         my.m[i / 2][i % 2] = -INFINITE;
@@ -230,7 +242,7 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                 else if (has<CAN>(p, FEAT_HIDES))
                     mark_range<T>(mine, j, mem.terms.seen[odd]);
             }
-            fold_scores<T>(my, unit, s);
+            fold_scores<T, QUICK>(my, unit, s, limits);
 
             const uint32_t head = (uint32_t)(mem.work.b * p.heads_q + mem.work.h);
 

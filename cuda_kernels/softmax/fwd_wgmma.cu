@@ -43,7 +43,7 @@
 #include "softmax/wgmma.cuh"
 
 #if DIM <= 64
-using large = wgmma<3, 128, 2, true>;
+using large = wgmma<3, 128, 3, true>;
 #elif DIM <= 128
 using large = wgmma<2, 128, 2, true>;
 #else
@@ -149,10 +149,15 @@ DEVICE void begin_values(const weights<T> &w, const float4 *v, rows_state<T> &my
     device_products_commit();
 }
 
+// Steps one after another, of which some have keys that are hidden from some queries, or none.
+template <bool MASKED_> struct steps {
+    static constexpr bool MASKED = MASKED_;
+};
+
 template <typename T, int CAN>
 DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
 {
-    const int wg = threadIdx.x / 128 - 1;
+    const int wg = __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0) - 1;    // of the warp
     const int next = TURNS + (wg + 1 < T::WGS ? wg + 1 : 0);
     const bool capped = CAN & FEAT_SOFTCAP;
     const bool scaled = capped || !(p.scale > 0.0f && p.scale < 1e30f);
@@ -169,7 +174,9 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
         rows_state<T> my;
         scores<T> s;
         weights<T> w;
+        score_limits<T> limits;
 
+        no_limits(limits);
         #pragma unroll
         for (int i = 0; i < T::VT * 4; i++)
             my.o[0][i / 4][i % 4] = 0.0f;
@@ -214,7 +221,7 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
             if (masked)
                 mask_scores<T>(work.score, first_row(), work.key(i), s);
 
-            const references<T> r = find_references(my, unit, s);
+            const references<T> r = find_references(my, unit, s, limits);
 
             weigh(my, r, unit, s);
             return r;
@@ -235,28 +242,40 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
             fold(from, is_masked(from));
             pack_weights<T>(s, NULL, w);
         }
-        #pragma unroll 1
-        for (int i = from + 1; i < to; i++) {
-            const place<T> k_in(base + i), v_in(base + i - 1);
-            const bool masked = is_masked(i);
+        const auto walk = [&](int i, int end, auto kind) {
+            #pragma unroll 1
+            for (; i < end; i++) {
+                const place<T> k_in(base + i), v_in(base + i - 1);
 
-            device_barrier_wait(&mem.full_k[k_in.slot], k_in.parity);
-            device_meet<256>(TURNS + wg);
-            begin_scores<T>(q, mem.k[k_in.slot], s);
-            device_barrier_wait(&mem.full_v[v_in.slot], v_in.parity);
-            begin_values<T>(w, mem.v[v_in.slot], my);
-            device_pass<256>(next);
-            device_products_wait<1>();
-            arrive(&mem.empty_k[k_in.slot]);
+                device_barrier_wait(&mem.full_k[k_in.slot], k_in.parity);
+                device_meet<256>(TURNS + wg);
+                begin_scores<T>(q, mem.k[k_in.slot], s);
+                device_barrier_wait(&mem.full_v[v_in.slot], v_in.parity);
+                begin_values<T>(w, mem.v[v_in.slot], my);
+                device_pass<256>(next);
+                device_products_wait<1>();
+                arrive(&mem.empty_k[k_in.slot]);
 
-            const references<T> r = fold(i, masked);
+                const references<T> r = fold(i, kind.MASKED);
 
-            device_products_wait<0>();
-            device_products_hold(my.o[0]);
-            arrive(&mem.empty_v[v_in.slot]);
-            if (r.moves)
-                move_rows(my, r);
-            pack_weights<T>(s, NULL, w);
+                device_products_wait<0>();
+                device_products_hold(my.o[0]);
+                arrive(&mem.empty_v[v_in.slot]);
+                if (r.moves)
+                    move_rows(my, r);
+                pack_weights<T>(s, NULL, w);
+            }
+        };
+
+        if (CAN == (CAN_PLAIN)) {
+            walk(from + 1, to, steps<false>());
+        } else {
+            const attn_range clear = { clamp(work.clear[wg].first, from + 1, max(from + 1, to)),
+                                       clamp(work.clear[wg].end, from + 1, max(from + 1, to)) };
+
+            walk(from + 1, clear.first, steps<true>());
+            walk(clear.first, clear.end, steps<false>());
+            walk(max(clear.first, clear.end), to, steps<true>());
         }
         if (T::O_APART)
             arrive(&mem.empty_q);

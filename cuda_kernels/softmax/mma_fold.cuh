@@ -113,6 +113,64 @@ DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s
     return r;
 }
 
+// Of each row the bits of the largest score, 0 or more, that moves nothing, with some room for
+// rounding: in that order floats are as integers are, and negative ones are below. NO_LIMIT
+// where there is none: nothing to hold against yet, far or negative ones.
+template <typename T> struct score_limits {
+    int32_t of[T::MT][2];
+};
+
+constexpr int32_t NO_LIMIT = INT32_MIN;
+
+template <typename T> DEVICE void no_limits(score_limits<T> &limits)
+{
+    #pragma unroll
+    for (int i = 0; i < 2 * T::MT; i++)
+        limits.of[i / 2][i % 2] = NO_LIMIT;
+}
+
+template <typename T>
+DEVICE void find_limits(const rows_state<T> &my, float unit, score_limits<T> &limits)
+{
+    #pragma unroll
+    for (int i = 0; i < 2 * T::MT; i++) {
+        const float m = my.m[i / 2][i % 2], top = m + HEADROOM<TYPE> * 0.9f / unit;
+
+        limits.of[i / 2][i % 2] =
+            top >= 0.0f && !is_far(m, unit) ? (int32_t)__float_as_uint(top) : NO_LIMIT;
+    }
+}
+
+// find_references(), but where no score of the warp is above its row's limit, a third of the
+// instructions and no exchange among lanes.
+template <typename T>
+DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s,
+                                     score_limits<T> &limits)
+{
+    references<T> r;
+    bool above = false;
+
+    #pragma unroll
+    for (int i = 0; i < 2 * T::MT; i++) {
+        const int mt = i / 2, half = i % 2;
+        int32_t top[2] = { NO_LIMIT, NO_LIMIT };
+
+        #pragma unroll
+        for (int n = 0; n < T::NT; n++)
+            top[n % 2] = max(top[n % 2], max((int32_t)__float_as_uint(s[mt][n][half * 2]),
+                                             (int32_t)__float_as_uint(s[mt][n][half * 2 + 1])));
+        above |= max(top[0], top[1]) > limits.of[mt][half];
+        r.now[mt][half] = my.m[mt][half];
+        r.factor[mt][half] = 1.0f;
+    }
+    r.moves = false;
+    if (__any_sync(0xffffffffu, above)) {
+        r = find_references(my, unit, s);
+        find_limits(my, unit, limits);
+    }
+    return r;
+}
+
 // From scores to weights, in place. A weight is 2^(unit s - unit m), the difference by one
 // fused multiply-add: it is as exact as the score itself, and what unit m is rounded by, all
 // weights have in common, so that it leaves with their sum.
@@ -159,10 +217,12 @@ template <typename T> DEVICE void move_rows(rows_state<T> &my, const references<
     }
 }
 
-// A step's scores become weights.
-template <typename T> DEVICE void fold_scores(rows_state<T> &my, float unit, scores<T> &s)
+// A step's scores become weights. QUICK: where limits say so, without a look at the maxima.
+template <typename T, bool QUICK>
+DEVICE void fold_scores(rows_state<T> &my, float unit, scores<T> &s, score_limits<T> &limits)
 {
-    const references<T> r = find_references(my, unit, s);
+    const references<T> r = QUICK ? find_references(my, unit, s, limits)
+                                  : find_references(my, unit, s);
 
     if (r.moves)
         move_rows(my, r);

@@ -8,6 +8,7 @@
 //   EMULATED_SHARED      bytes of a group's shared memory
 //   EMULATED_MEMORY_KIB  of a device, for those who ask: more can be allocated
 //   EMULATED_IMAGE       the code with which no image can be loaded
+//   EMULATED_CODE        that with which machine code cannot, but PTX can
 //   EMULATED_BROKEN      how the names of kernels begin that lose their last group
 #include <dlfcn.h>
 #include <stdio.h>
@@ -251,9 +252,11 @@ CUresult cuCtxGetDevice(CUdevice *id)
     return top() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-CUresult cuModuleLoadData(CUmodule *module, const void *)
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-    const int refused = number("EMULATED_IMAGE", CUDA_SUCCESS);
+    const bool is_code = !memcmp(image, "\177ELF", 4);
+    const int all = number("EMULATED_IMAGE", CUDA_SUCCESS);
+    const int refused = !all && is_code ? number("EMULATED_CODE", CUDA_SUCCESS) : all;
     CUresult code = usable();
 
     if (code == CUDA_SUCCESS)

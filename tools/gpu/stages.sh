@@ -33,8 +33,8 @@ if [ ! -f "$work/build/tools/attn-info" ]; then
 else
     ninja -C "$work/build" > "$reports/ninja.txt" 2>&1 || { tail -30 "$reports/ninja.txt"; exit 1; }
 fi
-export OCL_ICD_VENDORS=$work/vendors
-unset OCL_ICD_FILENAMES    # an empty one hides all, to some loaders
+export OCL_ICD_VENDORS=$work/vendors/    # a folder, to every loader
+unset OCL_ICD_FILENAMES    # or the same would be there twice
 arch=$(gcc -dumpmachine)
 export LD_LIBRARY_PATH=$work/root/usr/lib/$arch:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}
 export ATTN_CUBLAS_LIB=${ATTN_CUBLAS_LIB:-/usr/local/cuda/lib64}

@@ -33,6 +33,7 @@ work=$(mktemp -d)
 used=large defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
 [ "$type" != f32 ] || defines+=(-DTYPE_IS_F32)
 [ "$file" != linear/fwd_wgmma.cu ] || defines+=(-DOUTPUT_THREADS=WALKING)
+[ "${ARCH:-90a}" != 90a ] || defines+=(-DHOPPER)    # the host's pass too has those shapes
 if [ "$type $file" = "f32 softmax/fwd_mma.cu" ]; then
     case $part in ranges) sums=EXACT ;; long) sums=EXACT_LONG ;; *) sums=IN_CORES ;; esac
     [ "$part" = all ] && [ "$dim" -le 128 ] && sums=EXACT_LONG
@@ -61,6 +62,8 @@ for shape in "$@"; do
     n=$((n + 1))
 done
 wait
+exec 9> "${TMPDIR:-/tmp}/try_shapes.lock"    # several may compile at once, one has the GPU
+flock 9
 n=0
 for shape in "$@"; do
     echo "== $shape: $(grep -A4 "entry function 'attn_try_$part'" "$work/$n/log" |

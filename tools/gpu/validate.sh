@@ -10,7 +10,8 @@
 #
 # NVIDIA's OpenCL library may be there without being registered: it is named in an
 # .icd file of a folder of our own, together with the ones that are registered.
-# Packages that the machine lacks are unpacked beside the build, not installed.
+# Packages that the machine lacks are unpacked beside the build, not installed: those of
+# tools/setup.sh, of which CUDA needs liblzma-dev.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$1
@@ -22,7 +23,7 @@ if [ -n "$debs" ]; then
     for deb in "$debs"/*.deb; do dpkg -x "$deb" "$work/root"; done
     arch=$(gcc -dumpmachine)
     for pc in "$work/root/usr/lib/$arch/pkgconfig" "$work/root/usr/share/pkgconfig"; do
-        [ -d "$pc" ] && sed -i "s|^prefix=/usr|prefix=$work/root/usr|" "$pc"/*.pc
+        [ -d "$pc" ] && sed -i "s|^\([a-z_]*\)=/usr|\1=$work/root/usr|" "$pc"/*.pc
         export PKG_CONFIG_PATH="$pc:${PKG_CONFIG_PATH:-}"
     done
     export LD_LIBRARY_PATH="$work/root/usr/lib/$arch:${LD_LIBRARY_PATH:-}"
@@ -35,8 +36,8 @@ if ! grep -qs nvidia "$work"/vendors/*.icd; then
     library=$(find / -name 'libnvidia-opencl.so.1' -not -path '/proc/*' 2>/dev/null | head -1 || true)
     [ -n "$library" ] && echo "$library" > "$work/vendors/nvidia.icd"
 fi
-export OCL_ICD_VENDORS=$work/vendors
-unset OCL_ICD_FILENAMES    # an empty one hides all, to some loaders
+export OCL_ICD_VENDORS=$work/vendors/    # a folder, to every loader
+unset OCL_ICD_FILENAMES    # or the same would be there twice
 
 cuda=(-Dcuda=auto)
 export PATH=$PATH:/usr/local/cuda/bin

@@ -4,18 +4,8 @@
 #define ATTN_CUDA_CUDA_H
 
 #include "backend/backend.h"
+#include "backend/cuda/image.h"
 #include "backend/cuda/loader.h"
-
-/* An image: the machine code and PTX of one kernel file, embedded at build time. Its
- * kernels are named after it: softmax_fwd_tile_f32_d64 has
- * attn_softmax_fwd_tile_f32_d64_all and others. */
-typedef struct attn_cu_image {
-    const char *name;
-    const unsigned char *data;
-} attn_cu_image;
-
-/* Ends with a NULL name. */
-extern const attn_cu_image attn_cu_images[];
 
 /* An image that is loaded in this device's context. */
 typedef struct attn_cu_module {

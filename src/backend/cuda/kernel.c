@@ -46,29 +46,32 @@ static bool same(const attn_kernel *a, const attn_kernel *b)
            a->fast_bytes == b->fast_bytes;
 }
 
-/* The image that a kernel is named after. */
-static const attn_cu_image *find_image(const char *kernel)
+/* Loads the best part that the driver takes. PTX comes after machine code that it has no use
+ * for, and is compiled by it. The context is current. */
+static attn_status load_module(const attn_device *dev, const attn_cu_image *image,
+                               CUmodule *out)
 {
-    const attn_cu_image *best = NULL;
-    size_t longest = 0;
+    const attn_cu_part *parts[ATTN_CU_MOST_PARTS];
+    const int n = attn_cu_image_parts(image, dev->info.capability, parts);
+    const attn_cu *cu = dev->cu;
+    CUresult code = CUDA_ERROR_NO_BINARY_FOR_GPU;
+    attn_status st = ATTN_OK;
 
-    for (const attn_cu_image *i = attn_cu_images; i->name; i++) {
-        const size_t n = strlen(i->name);
-        if (n > longest && !strncmp(i->name, kernel, n) &&
-            (!kernel[n] || kernel[n] == '_')) {
-            best = i;
-            longest = n;
-        }
+    for (int i = 0; i < n && code == CUDA_ERROR_NO_BINARY_FOR_GPU; i++) {
+        char *data = NULL;
+
+        if ((st = attn_cu_image_unpack(parts[i], &data)) != ATTN_OK)
+            return st;
+        code = cu->cuModuleLoadData(out, data);
+        free(data);
     }
-    return best;
+    return code == CUDA_SUCCESS ? ATTN_OK : attn_cu_fail(cu, code, "cuModuleLoadData");
 }
 
-/* Loads an image once; the driver takes the machine code for the device, or compiles
- * the PTX. The context is current. */
+/* Loads an image once. The context is current. */
 static attn_status load(attn_device *dev, const char *kernel, CUmodule *out)
 {
-    const attn_cu_image *image = find_image(kernel);
-    const attn_cu *cu = dev->cu;
+    const attn_cu_image *image = attn_cu_image_find(kernel);
     attn_cu_module *m;
     attn_status st = ATTN_OK;
 
@@ -81,7 +84,8 @@ static attn_status load(attn_device *dev, const char *kernel, CUmodule *out)
         if (!(m = calloc(1, sizeof *m)))
             return attn_fail(ATTN_ERR_NO_MEMORY, "module: %zu bytes", sizeof *m);
         m->image = image;
-        CU(cu->cuModuleLoadData(&m->module, image->data));
+        if ((st = load_module(dev, image, &m->module)) != ATTN_OK)
+            goto fail;
         m->next = dev->modules;
         dev->modules = m;
     }

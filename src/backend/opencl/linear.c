@@ -72,6 +72,7 @@ static cl_int has_of(const attn_args *t)
         { &t->z_out, LHAS_Z_OUT },
         { &t->grad_o, LHAS_GRAD_O },
         { &t->grad_k, LHAS_GRAD_K },
+        { &t->grad_v, LHAS_GRAD_V },
         { &t->grad_state_out, LHAS_GRAD_STATE_OUT },
         { &t->grad_z_out, LHAS_GRAD_Z_OUT },
         { &t->grad_state_in, LHAS_GRAD_STATE_IN },

@@ -105,14 +105,6 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return attn_cuda_cores_refusal(p, c, keys_of(t), false);
 }
 
-static const char *worse(const attn_problem *p, const attn_caps *c)
-{
-    (void)c;
-    return p->features & (ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP)
-               ? "takes it, but was not timed with softcap, bias, mask or ALiBi"
-               : NULL;
-}
-
 static void add_pass(const attn_problem *p, const tile *t, const char *kernel,
                      uint32_t grad, attn_choice *out)
 {
@@ -176,6 +168,5 @@ const attn_variant attn_cuda_softmax_bwd_mma_variant = {
     .pass = ATTN_PASS_BWD,
     .features = ATTN_FEATURES_BWD | ATTN_FEAT_DROPOUT,
     .applicable = applicable,
-    .worse = worse,
     .lower = lower,
 };

@@ -144,13 +144,6 @@ static const char *applicable_once(const attn_problem *p, const attn_caps *c)
     return attn_cuda_cores_refusal(p, c, ONCE_KEYS, false);
 }
 
-static const char *worse_once(const attn_problem *p, const attn_caps *c)
-{
-    (void)p;
-    (void)c;
-    return "takes it, but was not timed";
-}
-
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
     const tile *q, *k;
@@ -293,6 +286,5 @@ const attn_variant attn_cuda_softmax_bwd_once_variant = {
     .pass = ATTN_PASS_BWD,
     .features = ATTN_FEATURES_BWD & ~(uint32_t)(ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP),
     .applicable = applicable_once,
-    .worse = worse_once,
     .lower = lower_once,
 };

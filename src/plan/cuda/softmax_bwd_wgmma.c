@@ -23,7 +23,8 @@ enum {
 static const struct class
 {
     int32_t dim, keys, stages_q, stages_o, pairs, sums, width;
-    const char *all[N_TYPES], *alone[N_TYPES]; /* with dQ; dK and dV alone */
+    const char *all[N_TYPES], *own[N_TYPES]; /* of all three; of dK and dV */
+    const char *queries[N_TYPES];            /* of dQ alone                */
 } classes[N_CLASSES] = {
     { 64,
       128,
@@ -33,7 +34,8 @@ static const struct class
       2,
       64,
       { "softmax_bwd_wgmma_f16_d64_all", "softmax_bwd_wgmma_bf16_d64_all" },
-      { "softmax_bwd_wgmma_f16_d64_keys", "softmax_bwd_wgmma_bf16_d64_keys" } },
+      { "softmax_bwd_wgmma_f16_d64_keys", "softmax_bwd_wgmma_bf16_d64_keys" },
+      { "softmax_bwd_wgmma_f16_d64_queries", "softmax_bwd_wgmma_bf16_d64_queries" } },
     { 128,
       128,
       2,
@@ -42,7 +44,8 @@ static const struct class
       1,
       128,
       { "softmax_bwd_wgmma_f16_d128_all", "softmax_bwd_wgmma_bf16_d128_all" },
-      { "softmax_bwd_wgmma_f16_d128_keys", "softmax_bwd_wgmma_bf16_d128_keys" } },
+      { "softmax_bwd_wgmma_f16_d128_keys", "softmax_bwd_wgmma_bf16_d128_keys" },
+      { "softmax_bwd_wgmma_f16_d128_queries", "softmax_bwd_wgmma_bf16_d128_queries" } },
     { 256,
       64,
       2,
@@ -51,7 +54,8 @@ static const struct class
       1,
       128,
       { "softmax_bwd_wgmma_f16_d256_all", "softmax_bwd_wgmma_bf16_d256_all" },
-      { "softmax_bwd_wgmma_f16_d256_keys", "softmax_bwd_wgmma_bf16_d256_keys" } },
+      { "softmax_bwd_wgmma_f16_d256_keys", "softmax_bwd_wgmma_bf16_d256_keys" },
+      { "softmax_bwd_wgmma_f16_d256_queries", "softmax_bwd_wgmma_bf16_d256_queries" } },
 };
 
 static int find_class(const attn_problem *p)
@@ -114,17 +118,9 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return attn_cuda_cores_refusal(p, c, classes[i].keys, true);
 }
 
-static const char *worse(const attn_problem *p, const attn_caps *c)
-{
-    (void)c;
-    return attn_max(p->d, p->dv) > 128
-               ? "takes it, but was not timed with a D or Dv over 128"
-               : NULL;
-}
-
 static void add_pass(const attn_problem *p, int i, attn_choice *out)
 {
-    const uint32_t all = ATTN_GRAD_Q | ATTN_GRAD_K | ATTN_GRAD_V;
+    const uint32_t own = ATTN_GRAD_K | ATTN_GRAD_V, all = ATTN_GRAD_Q | own;
     const int type = p->type - ATTN_F16;
     const budget b = budget_of(&classes[i]);
     attn_step *step = &out->step[out->n_steps];
@@ -132,7 +128,9 @@ static void add_pass(const attn_problem *p, int i, attn_choice *out)
     if (!(p->grad & all))
         return; /* sinks alone */
     out->n_steps++;
-    step->kernel = p->grad & ATTN_GRAD_Q ? classes[i].all[type] : classes[i].alone[type];
+    step->kernel = !(p->grad & ATTN_GRAD_Q) ? classes[i].own[type]
+                   : p->grad & own          ? classes[i].all[type]
+                                            : classes[i].queries[type];
     step->over = ATTN_OVER_KEYS;
     step->grad = all;
     step->tile_q = BN;
@@ -176,6 +174,5 @@ const attn_variant attn_cuda_softmax_bwd_wgmma_variant = {
     .pass = ATTN_PASS_BWD,
     .features = ATTN_FEATURES_BWD & ~(uint32_t)(ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP),
     .applicable = applicable,
-    .worse = worse,
     .lower = lower,
 };

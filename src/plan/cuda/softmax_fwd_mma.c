@@ -10,6 +10,7 @@
 
 enum {
     WORK_BYTES = 512, /* what a group writes down of its own work */
+    HOPPER = 90,      /* the capability whose own code has tiles of its own */
     SHORT_KEYS = 2048 /* of f32, summed without compensation: 64 sums of 32 products, which
                          are off by 1e-6 where all round one way */
 };
@@ -36,11 +37,18 @@ static const char *const kind_name[N_KINDS] = { "plain", "ranges", "long",
  * what is loaded from shared memory, and fit the registers up to 128 columns of O. f32 has
  * twice the bytes and a quarter of the speed, and 64 queries; of D 256 it has 128, since only
  * one group fits. Special: with the terms of a step; and for less shared memory than the
- * large tile wants, within the 99 KiB of compute capability 8.6. */
+ * large tile wants, within the 99 KiB of compute capability 8.6. Hopper's own code has others
+ * where its 227 KiB have room for more keys a step: at D 256 that is worth 7 to 12 %, and twice
+ * the rate with a bias (docs/performance_h200.md). */
+typedef struct shapes {
+    tile large, special;
+} shapes;
+
 typedef struct class
 {
     int32_t d, dv;
-    tile large, special;
+    shapes any;
+    const shapes *hopper;         /* NULL: as any */
     const char *kernels[N_KINDS]; /* NULL: there is none */
 } class;
 
@@ -50,15 +58,20 @@ typedef struct class
         [RANGES] = "softmax_fwd_mma_" name "_ranges", \
         [ALL] = "softmax_fwd_mma_" name "_all"        \
     }
-#define CLASSES_16(type)                                                              \
-    {                                                                                 \
-        { 64, 64, { 4, 2, 128 }, { 4, 2, 64 }, KERNELS_16(type "_d64") },             \
-            { 96, 96, { 4, 2, 64 }, { 4, 2, 64 }, KERNELS_16(type "_d96") },          \
-            { 128, 128, { 4, 2, 64 }, { 4, 2, 64 }, KERNELS_16(type "_d128") },       \
-            { 192, 128, { 8, 1, 64 }, { 4, 1, 32 }, KERNELS_16(type "_d192_dv128") }, \
-            { 192, 192, { 8, 1, 64 }, { 4, 1, 32 }, KERNELS_16(type "_d192") },       \
-            { 256, 256, { 8, 1, 64 }, { 4, 1, 32 }, KERNELS_16(type "_d256") },       \
+static const shapes hopper_d256 = { { 8, 1, 128 }, { 8, 1, 64 } };
+
+/* a row for each */
+/* clang-format off */
+#define CLASSES_16(type)                                                                      \
+    {                                                                                         \
+        { 64, 64, { { 4, 2, 128 }, { 4, 2, 64 } }, NULL, KERNELS_16(type "_d64") },           \
+        { 96, 96, { { 4, 2, 64 }, { 4, 2, 64 } }, NULL, KERNELS_16(type "_d96") },            \
+        { 128, 128, { { 4, 2, 64 }, { 4, 2, 64 } }, NULL, KERNELS_16(type "_d128") },         \
+        { 192, 128, { { 8, 1, 64 }, { 4, 1, 32 } }, NULL, KERNELS_16(type "_d192_dv128") },   \
+        { 192, 192, { { 8, 1, 64 }, { 4, 1, 32 } }, NULL, KERNELS_16(type "_d192") },         \
+        { 256, 256, { { 8, 1, 64 }, { 4, 1, 32 } }, &hopper_d256, KERNELS_16(type "_d256") }, \
     }
+/* clang-format on */
 #define KERNELS_32(name)                                                                  \
     {                                                                                     \
         [RANGES] = "softmax_fwd_mma_" name "_ranges",                                     \
@@ -70,9 +83,11 @@ typedef struct class
 enum { N_TYPES = 3, N_CLASSES = 6 };
 static const class classes[N_TYPES][N_CLASSES] = {
     /* 256 columns leave no registers for compensation */
-    { { 64, 64, { 4, 1, 64 }, { 4, 1, 32 }, KERNELS_32("f32_d64") },
-      { 128, 128, { 4, 1, 64 }, { 4, 1, 32 }, KERNELS_32("f32_d128") },
-      { 256, 256, { 8, 1, 32 }, { 4, 1, 32 }, KERNELS_32("f32_d256") } },
+    {
+        { 64, 64, { { 4, 1, 64 }, { 4, 1, 32 } }, NULL, KERNELS_32("f32_d64") },
+        { 128, 128, { { 4, 1, 64 }, { 4, 1, 32 } }, NULL, KERNELS_32("f32_d128") },
+        { 256, 256, { { 8, 1, 32 }, { 4, 1, 32 } }, NULL, KERNELS_32("f32_d256") },
+    },
     CLASSES_16("f16"),
     CLASSES_16("bf16"),
 };
@@ -87,6 +102,11 @@ static int64_t queries_of(const tile *t)
     return 16 * t->warps * t->mt;
 }
 
+static bool is_special(const class *k, const tile *t)
+{
+    return t == &k->any.special || (k->hopper && t == &k->hopper->special);
+}
+
 static budget budget_of(const attn_problem *p, const class *k, const tile *t)
 {
     const int64_t bytes = (int64_t)attn_type_bytes(p->type);
@@ -95,7 +115,7 @@ static budget budget_of(const attn_problem *p, const class *k, const tile *t)
         .q = bytes * queries_of(t) * k->d,
         .step = bytes * t->bn * (k->d + k->dv),
         .weights = p->type == ATTN_F32 ? 4 * queries_of(t) * t->bn : 0,
-        .terms = t == &k->special ? 4 * (queries_of(t) + 3) * t->bn : 0,
+        .terms = is_special(k, t) ? 4 * (queries_of(t) + 3) * t->bn : 0,
     };
 }
 
@@ -119,6 +139,11 @@ static const class *find_class(const attn_problem *p)
     return NULL;
 }
 
+static const shapes *shapes_of(const class *k, const attn_caps *c)
+{
+    return c->capability == HOPPER && k->hopper ? k->hopper : &k->any;
+}
+
 static const tile *find_tile(const attn_problem *p, const attn_caps *c)
 {
     enum {
@@ -126,10 +151,11 @@ static const tile *find_tile(const attn_problem *p, const attn_caps *c)
             ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_PAGES | ATTN_FEAT_DROPOUT
     };
     const class *const k = find_class(p);
+    const shapes *const each = shapes_of(k, c);
 
-    if (!(p->features & EACH_SCORE) && fits(p, k, &k->large, c))
-        return &k->large;
-    return fits(p, k, &k->special, c) ? &k->special : NULL;
+    if (!(p->features & EACH_SCORE) && fits(p, k, &each->large, c))
+        return &each->large;
+    return fits(p, k, &each->special, c) ? &each->special : NULL;
 }
 
 static int find_kind(const attn_problem *p, const class *k, const tile *t)
@@ -137,7 +163,7 @@ static int find_kind(const attn_problem *p, const class *k, const tile *t)
     const bool ranged = p->features & ~(uint32_t)ATTN_FEAT_LSE ||
                         attn_problem_bounded_left(p) || attn_problem_bounded_right(p);
 
-    if (t == &k->special)
+    if (is_special(k, t))
         return p->allow_tf32 ? TF32_ALL : ALL;
     if (p->type != ATTN_F32)
         return ranged ? RANGES : PLAIN;
@@ -206,8 +232,9 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
                          (long long)queries_of(t), t->bn, t->warps, k->d, k->dv,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type),
                          kind_name[kind]);
-    out->tile_reason = t == &k->large ? "large: it fits, and no single score is looked at"
-                       : fits(p, k, &k->large, c)
+    out->tile_reason = !is_special(k, t)
+                           ? "large: it fits, and no single score is looked at"
+                       : fits(p, k, &shapes_of(k, c)->large, c)
                            ? "special: for single scores or pages"
                            : "special: the large tile does not fit this device";
     attn_choice_budget(out, "q, the whole tile", b.q);

@@ -10,7 +10,6 @@ enum {
     CAPABILITY = 90, /* its code runs on no other */
     WARPGROUP = 128,
     ROWS = 64,  /* queries of a warpgroup */
-    STAGES = 2, /* steps of K and of V that are on their way or in use */
     PANEL = 64, /* columns that lie together */
     WORK_BYTES = 4096,
     COUNTER_BYTES = 4
@@ -20,11 +19,12 @@ enum {
 enum { PLAIN, RANGES, CAPPED, N_KINDS };
 static const char *const kind_name[] = { "plain", "ranges", "capped" };
 
-/* As cuda_kernels/softmax/fwd_wgmma.cu has them. Warpgroups with queries, keys of a step, and
- * whether O passes through shared memory of its own. */
+/* As cuda_kernels/softmax/fwd_wgmma.cu has them. Warpgroups with queries, keys of a step,
+ * steps of K and of V that are on their way or in use, and whether O passes through shared
+ * memory of its own. */
 typedef struct class
 {
-    int32_t dim, groups, keys;
+    int32_t dim, groups, keys, stages;
     bool o_apart;
     const char *kernel[2][N_KINDS]; /* f16, bf16 */
 } class;
@@ -39,13 +39,13 @@ typedef struct class
     }
 
 /* D 64: the exponentials take as long as the products, and three warpgroups overlap them
- * better than two (478 against 400 TFLOP/s at L 4096), in 160 registers each. D 128 and 256:
- * two, since O alone takes 64 and 128 registers of 232. D 256: 64 keys, for Q and two steps
- * take 192 of the 227 KiB. */
+ * better than two (550 against 449 TFLOP/s at L 4096), in 160 registers each; a third step on
+ * its way is worth 1 to 2 %. D 128 and 256: two, since O alone takes 64 and 128 registers of
+ * 232. D 256: 64 keys, for Q and two steps take 192 of the 227 KiB. */
 static const class classes[] = {
-    { 64, 3, 128, true, KERNELS("d64") },
-    { 128, 2, 128, true, KERNELS("d128") },
-    { 256, 2, 64, false, KERNELS("d256") },
+    { 64, 3, 128, 3, true, KERNELS("d64") },
+    { 128, 2, 128, 2, true, KERNELS("d128") },
+    { 256, 2, 64, 2, false, KERNELS("d256") },
 };
 enum { N_CLASSES = sizeof classes / sizeof classes[0] };
 
@@ -60,7 +60,7 @@ static budget budget_of(const class *k)
 
     return (budget){
         .q = bytes * k->groups * ROWS * panels,
-        .steps = bytes * STAGES * k->keys * 2 * panels,
+        .steps = bytes * k->stages * k->keys * 2 * panels,
         .o = k->o_apart ? bytes * k->groups * ROWS * panels : 0,
     };
 }
@@ -130,12 +130,12 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     attn_step_define(step, "WHOLE_V", true);
     attn_step_define(step, "WHOLE_O", whole(p, ATTN_TENSOR_O, p->dv));
     attn_choice_instance(out, "bm%lld,bn%d,warpgroups%d,stages%d,dim%d,d%lld,dv%lld,%s,%s",
-                         (long long)step->tile_q, k->keys, k->groups, STAGES, k->dim,
+                         (long long)step->tile_q, k->keys, k->groups, k->stages, k->dim,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type),
                          kind_name[kind]);
     out->tile_reason = "the one of the class of head sizes";
     attn_choice_budget(out, "q, the whole tile", b.q);
-    attn_choice_budget(out, "k and v, two steps", b.steps);
+    attn_choice_budget(out, "k and v, the steps on their way", b.steps);
     attn_choice_budget(out, "o on its way", b.o);
     attn_choice_budget(out, "barriers, the group's work", WORK_BYTES);
 }

@@ -26,6 +26,12 @@ const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
         &attn_opencl_linear_fwd_recurrent_variant,
         &attn_opencl_linear_bwd_chunk_variant,
         &attn_opencl_linear_bwd_recurrent_variant,
+        &attn_opencl_linear_fwd_atomic_variant, /* where allow=nondet permits them */
+        &attn_opencl_linear_bwd_atomic_variant,
+        &attn_opencl_linear_fwd_lmha_variant, /* by name, as all that follow */
+        &attn_opencl_linear_fwd_lmha_split_variant,
+        &attn_opencl_linear_bwd_lmha_variant,
+        &attn_opencl_linear_bwd_lmha_split_variant,
         NULL,
     };
     static const attn_variant *const gpu[] = {
@@ -44,6 +50,12 @@ const attn_variant *const *attn_opencl_variants(const attn_caps *caps)
         &attn_opencl_linear_fwd_recurrent_variant,
         &attn_opencl_linear_bwd_chunk_variant,
         &attn_opencl_linear_bwd_recurrent_variant,
+        &attn_opencl_linear_fwd_atomic_variant, /* where allow=nondet permits them */
+        &attn_opencl_linear_bwd_atomic_variant,
+        &attn_opencl_linear_fwd_lmha_variant, /* by name, as all that follow */
+        &attn_opencl_linear_fwd_lmha_split_variant,
+        &attn_opencl_linear_bwd_lmha_variant,
+        &attn_opencl_linear_bwd_lmha_split_variant,
         NULL,
     };
 

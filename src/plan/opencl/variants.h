@@ -20,6 +20,12 @@ extern const attn_variant attn_opencl_softmax_bwd_tile_gpu_variant;
 extern const attn_variant attn_opencl_linear_bwd_chunk_variant;
 extern const attn_variant attn_opencl_linear_bwd_recurrent_variant;
 extern const attn_variant attn_opencl_linear_fwd_chunk_variant;
+extern const attn_variant attn_opencl_linear_fwd_atomic_variant;
+extern const attn_variant attn_opencl_linear_bwd_atomic_variant;
+extern const attn_variant attn_opencl_linear_fwd_lmha_variant;
+extern const attn_variant attn_opencl_linear_fwd_lmha_split_variant;
+extern const attn_variant attn_opencl_linear_bwd_lmha_variant;
+extern const attn_variant attn_opencl_linear_bwd_lmha_split_variant;
 
 /* Adds a step of a kernel of linear attention, over the states of key/value heads, with the
  * defines for what the kernels are told of the problem. */

@@ -7,8 +7,6 @@
 #include "common/maps.h"
 #include "map.h"
 
-#define __CUDA_ARCH_FEAT_SM90_ALL
-
 void emulated_yield();
 void emulated_meet(int number, int threads, bool waits);
 unsigned emulated_groups();
