@@ -178,12 +178,76 @@ static void cuda_lmha_refusals(void **state)
                     ATTN_ERR_UNSUPPORTED, cases[i].reason);
 }
 
+/* Hopper's, by name: columns of a group and segments by how many heads there are. */
+static void cuda_wgmma(void **state)
+{
+    static const struct {
+        const char *text, *output;
+        int32_t steps, columns;
+        int64_t piece, block;
+    } cases[] = {
+        { "linear_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d64,causal",
+          "linear_fwd_wgmma_f32_d64_c32_output", 1, 32, 0, 512 },
+        { "linear_fwd:bf16,b16,hq16,hkv16,lq4096,lk4096,d64,causal",
+          "linear_fwd_wgmma_bf16_d64_c64_output", 1, 64, 0, 384 },
+        { "linear_fwd:f32,b1,hq8,hkv8,lq16384,lk16384,d64,causal",
+          "linear_fwd_wgmma_f32_d64_c32_output", 2, 32, 2048, 512 },
+        { "linear_fwd:f16,b1,hq1,hkv1,lq32768,lk32768,d64,causal",
+          "linear_fwd_wgmma_f16_d64_c32_output", 3, 32, 512, 512 },
+        { "linear_fwd:f32,b8,hq16,hkv16,lq2048,lk2048,d128,causal",
+          "linear_fwd_wgmma_f32_d128_c64_output", 1, 64, 0, 384 },
+        { "linear_fwd:bf16,b1,hq16,hkv16,lq4096,lk4096,d72,dv128,causal,state",
+          "linear_fwd_wgmma_bf16_d128_c32_output", 2, 32, 2048, 512 },
+        { "linear_fwd:f32,b1,hq16,hkv16,lq4096,lk4096,d128,causal",
+          "linear_fwd_wgmma_f32_d128_c32_output", 2, 32, 2048, 384 },
+        { "linear_fwd:f32,b400,hq1,hkv1,lq64,lk64,d64,dv20,causal",
+          "linear_fwd_wgmma_f32_d64_c32_output", 1, 32, 0, 512 },
+    };
+    static const char *const refused[][2] = {
+        { "linear_fwd:f32,b1,hq1,hkv1,lq9,lk9,d64", "takes the causal form alone" },
+        { "linear_fwd:f32,b1,hq1,hkv1,lq9,lk9,d132,causal", "D is over 128" },
+        { "linear_fwd:f32,b1,hq1,hkv1,lq9,lk9,d62,causal",
+          "wants rows that are moved 16 bytes at a time" },
+        { "linear_fwd:f32,b1,hq1,hkv1,lq9,lk9,d64,causal,rule=gated,decay=f32",
+          "does not take \"decay\"" },
+    };
+    const char *const name = "linear_fwd_wgmma", *const text = cases[0].text;
+    attn_target t = cuda_of(227 * 1024, 132, 90);
+    attn_choice c;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_step *last;
+
+        check_ok(choose_named(cases[i].text, &t, name, &c));
+        last = &c.step[c.n_steps - 1];
+        assert_int_equal(c.n_steps, cases[i].steps);
+        assert_string_equal(last->kernel, cases[i].output);
+        assert_int_equal(last->columns, cases[i].columns);
+        assert_int_equal(last->piece, cases[i].piece);
+        assert_int_equal(last->block, cases[i].block);
+        assert_true(last->fast_bytes <= t.caps.fast_bytes);
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        check_error(choose_named(refused[i][0], &t, name, &c), ATTN_ERR_UNSUPPORTED,
+                    refused[i][1]);
+    choose(text, &t, &c);
+    assert_string_equal(c.variant->name, "linear_fwd_chunk");
+    t = cuda_of(160 * 1024, 132, 90);
+    check_error(choose_named(text, &t, name, &c), ATTN_ERR_UNSUPPORTED,
+                "chunks do not fit the shared memory");
+    t = cuda_of(227 * 1024, 132, 100);
+    check_error(choose_named(text, &t, name, &c), ATTN_ERR_UNSUPPORTED,
+                "wants compute capability 9.0");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cuda_atomic),
         cmocka_unit_test(cuda_lmha),
         cmocka_unit_test(cuda_lmha_refusals),
+        cmocka_unit_test(cuda_wgmma),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -183,6 +183,12 @@ DEVICE uint64_t device_tile(device_shared at, int panel)
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TEXT "." TEXT \
                  " {" LIST "}, {%" #A ", %" #B ", %" #C ", %" #D "}, %" #E ", p, 1, 1, 1; }" \
                  : ALL SUMS : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define PRODUCTS_BY(N, TEXT, LIST, SUMS, A, B, C, D, E, F, TURNED) \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #F ", 0; " \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TEXT "." TEXT \
+                 " {" LIST "}, {%" #A ", %" #B ", %" #C ", %" #D "}, %" #E ", p, 1, 1, " \
+                 #TURNED "; }" \
+                 : ALL SUMS : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(added))
 #define ALL(...) __VA_ARGS__
 #define PRODUCTS(N, LIST, SUMS, A, B, C, D, E) \
     template <int TYPE> \
@@ -214,6 +220,22 @@ DEVICE uint64_t device_tile(device_shared at, int panel)
             PRODUCTS_IN(N, "bf16", LIST, SUMS, A, B, C, 1); \
     }
 
+// c (+)= a b of bf16, a in registers; b from shared memory, its rows along columns of the result,
+// or (_along) along the depth.
+#define PRODUCTS_ADDED(N, LIST, SUMS, A, B, C, D, E, F) \
+    DEVICE void device_products_by(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, \
+                                   int added) \
+    { \
+        PRODUCTS_BY(N, "bf16", LIST, SUMS, A, B, C, D, E, F, 0); \
+    } \
+    DEVICE void device_products_along(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, \
+                                      int added) \
+    { \
+        PRODUCTS_BY(N, "bf16", LIST, SUMS, A, B, C, D, E, F, 1); \
+    }
+
+PRODUCTS_ADDED(32, W_0, (F_16(0)), 16, 17, 18, 19, 20, 21)
+PRODUCTS_ADDED(64, W_0 W_16, (F_32(0)), 32, 33, 34, 35, 36, 37)
 PRODUCTS_TURNED(32, W_0, (F_16(0)), 16, 17, 18)
 PRODUCTS_TURNED(64, W_0 W_16, (F_32(0)), 32, 33, 34)
 PRODUCTS_TURNED(128, W_0 W_16 W_32 W_48, (F_64(0)), 64, 65, 66)

@@ -297,7 +297,8 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute what, CUfunction function)
 {
-    const int threads = function->more ? 512 : 256; // those with maps say how many in the source
+    // those of warpgroups say how many in the source
+    const int threads = function->name.find("_wgmma_") != std::string::npos ? 512 : 256;
 
     *value = what == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? threads : 0;
     return CUDA_SUCCESS;

@@ -150,7 +150,7 @@ gradients() {
 linear() {
     for options in causal causal,phi=elu1,normalize; do
         timeout 150 "$tools/attn-bench" --device cuda:0 --timing single --cold \
-            --variant linear_fwd_chunk --variant linear_fwd_recurrent \
+            --variant linear_fwd_chunk --variant linear_fwd_recurrent --variant linear_fwd_wgmma \
             linear_fwd:{f32,bf16},b4,hq16,hkv16,lq4096,lk4096,d64,$options \
             linear_fwd:{f32,bf16},b1,hq8,hkv8,lq16384,lk16384,d64,$options \
             linear_fwd:{f32,bf16},b8,hq16,hkv16,lq2048,lk2048,d128,$options \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// gpu/try_linear.cu: times linear/fwd_chunk_mma.cu or fwd_chunk_tf32.cu alone, causal, to try
-// its shapes: compile it with a changed copy of the file, no library needed.
+// gpu/try_linear.cu: times linear/fwd_chunk_mma.cu, fwd_chunk_tf32.cu or fwd_wgmma.cu alone,
+// causal, to try its shapes: compile it with a changed copy of the file, no library needed.
 //
 //   nvcc -O3 -std=c++17 -arch=sm_90a -I cuda_kernels -DTYPE=TYPE_BF16 -DDIM=64 -DNAME=attn_try \
 //        -DKERNEL_FILE='"linear/fwd_chunk_mma.cu"' tools/gpu/try_linear.cu -o try

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 # Times shapes of softmax/fwd_mma.cu (or FILE=softmax/fwd_wgmma.cu, _tile.cu) on a GPU, no library
 # needed: compiles a copy of the file for each, side by side, then runs one after another. With
-# FILE=linear/fwd_chunk_mma.cu the problems are those of try_linear.cu, and PART is output.
+# FILE=linear/fwd_chunk_mma.cu (or fwd_wgmma.cu) the problems are those of try_linear.cu, and PART
+# is output.
 #
 # usage: tools/gpu/try_shapes.sh TYPE DIM PART "PROBLEM;PROBLEM..." SHAPE...
 #
@@ -16,6 +17,8 @@
 #   tools/gpu/try_shapes.sh bf16 128 plain "4 16 16 4096 4096 0" as-is "mma<8, 1, 64, 1, true>"
 #   FILE=linear/fwd_chunk_mma.cu tools/gpu/try_shapes.sh bf16 64 output "4 16 4096 64 64 6" \
 #       as-is "s/STAGES = 2, SUM/STAGES = 3, SUM/"
+#   FILE=linear/fwd_wgmma.cu tools/gpu/try_shapes.sh f32 64 output "4 16 4096 64 64 1" \
+#       as-is "s/define WIDTH 32/define WIDTH 64/"
 #   BIAS=bf16 OVER=hqk tools/gpu/try_shapes.sh bf16 64 all "4 32 32 4096 4096 1" as-is
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -29,6 +32,7 @@ work=$(mktemp -d)
 [ "$file" != softmax/fwd_wgmma.cu ] || extra="-DRESIDENT=${RESIDENT:-132} ${extra:-}"
 used=large defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
 [ "$type" != f32 ] || defines+=(-DTYPE_IS_F32)
+[ "$file" != linear/fwd_wgmma.cu ] || defines+=(-DOUTPUT_THREADS=WALKING)
 [ "${ARCH:-90a}" != 90a ] || defines+=(-DHOPPER)    # the host's pass too has those shapes
 if [ "$type $file" = "f32 softmax/fwd_mma.cu" ]; then
     case $part in ranges) sums=EXACT ;; long) sums=EXACT_LONG ;; *) sums=IN_CORES ;; esac

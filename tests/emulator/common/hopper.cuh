@@ -166,8 +166,9 @@ DEVICE void device_products_turned(float (&c)[N][4], uint64_t a, uint64_t b, int
     }
 }
 
-template <int TYPE, int N>
-DEVICE void device_products_of(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b)
+// A in registers; b's rows along the depth, or, ACROSS, along columns of the result.
+template <int TYPE, bool ACROSS, int N>
+DEVICE void emulated_products_of(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, int added)
 {
     const int lane = threadIdx.x % 32;
     emulated_words all;
@@ -177,12 +178,33 @@ DEVICE void device_products_of(float (&c)[N][4], const uint32_t (&a)[4], uint64_
     all.there();
     for (int e = 0; e < N * 4; e++) {
         const int column = e / 4 * 8 + lane % 4 * 2 + e % 2;
+        float sum = added ? c[e / 4][e % 4] : 0.0f;
 
         for (int k = 0; k < 16; k++) {
             const uint64_t x = all.lane[lane / 4 * 4 + k % 8 / 2][e % 4 / 2 + k / 8 * 2];
 
-            c[e / 4][e % 4] += emulated_float<TYPE>(emulated_element(x, k % 2)) *
-                               emulated_of_tile<TYPE>(b, k, column);
+            sum += emulated_float<TYPE>(emulated_element(x, k % 2)) *
+                   (ACROSS ? emulated_of_tile<TYPE>(b, column, k)
+                           : emulated_of_tile<TYPE>(b, k, column));
         }
+        c[e / 4][e % 4] = sum;
     }
+}
+
+template <int TYPE, int N>
+DEVICE void device_products_of(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b)
+{
+    emulated_products_of<TYPE, false>(c, a, b, 1);
+}
+
+template <int N>
+DEVICE void device_products_by(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, int added)
+{
+    emulated_products_of<2, true>(c, a, b, added);
+}
+
+template <int N>
+DEVICE void device_products_along(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, int added)
+{
+    emulated_products_of<2, false>(c, a, b, added);
 }

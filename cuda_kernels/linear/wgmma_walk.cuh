@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT
+// linear/wgmma_walk.cuh: what the warpgroups of fwd_wgmma.cu do with a chunk.
+//
+// Results, and Q in registers, lie as wgmma has them: of its 16 rows a lane has rows lane / 4
+// (elements 0 and 1) and that + 8 (2 and 3), columns 8 n + 2 (lane % 4) and the next in tile n.
+#pragma once
+#include "linear/wgmma_bring.cuh"
+
+// Of a warpgroup; z by its first DIM threads.
+struct group_state {
+    float s[PANELS][NT][4], z;
+};
+
+DEVICE int thread_of_group() { return (int)threadIdx.x % 128; }
+
+// The first row and column that a thread has in a tile of 64 rows, found anew.
+struct own_place {
+    int row, column;
+
+    __device__ __forceinline__ own_place()
+    {
+        const int thread = device_thread();
+
+        row = thread % 128 / 32 * 16 + thread % 32 / 4;
+        column = thread % 4 * 2;
+    }
+};
+
+// Calls with each number of the state, its row, and its column in the tensor, where there is
+// such a one.
+template <class STATE, class CALL>
+DEVICE void each_of_state(const attn_linear_kparams &p, const chunk_work &w, STATE &my,
+                          const CALL &call)
+{
+    const own_place at;
+
+    #pragma unroll
+    for (int i = 0; i < PANELS * NT * 4; i++) {
+        const int panel = i / (NT * 4), n = i / 4 % NT, e = i % 4;
+        const int row = panel * 64 + column_at(at.row + e / 2 * 8);
+        const int column = w.column + at.column + n * 8 + e % 2;
+
+        if (row < p.d && column < p.dv)
+            call(my.s[panel][n][e], row, column);
+    }
+}
+
+DEVICE bool has_z(const attn_linear_kparams &p)
+{
+    return linear_has(p, LINEAR_NORMALIZE) && thread_of_group() < p.d;
+}
+
+DEVICE void add_slot(const attn_linear_kparams &p, const chunk_work &w, const float *slot,
+                     group_state &my)
+{
+    each_of_state(p, w, my, [&](float &x, int row, int column) {
+        x += slot[(int64_t)row * p.dv + column];
+    });
+    if (has_z(p))
+        my.z += slot[(int64_t)p.d * p.dv + thread_of_group()];
+}
+
+DEVICE void store_slot(const attn_linear_kparams &p, const chunk_work &w, float *slot,
+                       const group_state &my)
+{
+    each_of_state(p, w, my, [&](float x, int row, int column) {
+        slot[(int64_t)row * p.dv + column] = x;
+    });
+    if (has_z(p) && w.column == 0)
+        slot[(int64_t)p.d * p.dv + thread_of_group()] = my.z;
+}
+
+// S and z as they come out.
+DEVICE void put_state_out(const attn_linear_kparams &p, const chunk_work &w,
+                          const group_state &my)
+{
+    if (!writes_state(p, w))
+        return;
+    if (p.want_state)
+        each_of_state(p, w, my, [&](float x, int row, int column) {
+            p.state_out[LINEAR_AT(p, state_out, w.b, w.kvh, (int64_t)row, (int64_t)column)] = x;
+        });
+    if (p.want_z && has_z(p) && w.column == 0)
+        p.z_out[LINEAR_AT(p, z_out, w.b, w.kvh, (int64_t)thread_of_group(), 0)] = my.z;
+}
+
+// The state, for the warpgroups with queries: rows along the depth.
+DEVICE void share_state(const group_state &my, states &s, float *z)
+{
+    const own_place mine;
+    char *const first = (char *)s[0][0] + mine.row * 128 + mine.column * 2;
+
+    #pragma unroll
+    for (int i = 0; i < PANELS * NT * 2; i++) {
+        const int panel = i / (NT * 2), n = i / 2 % NT, half = i % 2;
+        char *const at = first + (panel * 64 + half * 8) * 128 + (n ^ (mine.row & 7)) * 16;
+        uint32_t part[STATE_PARTS];
+
+        split(my.s[panel][n][half * 2], my.s[panel][n][half * 2 + 1], part);
+        #pragma unroll
+        for (int x = 0; x < STATE_PARTS; x++)
+            *(uint32_t *)(at + x * PANELS * TILE * 16) = part[x];
+    }
+    if (thread_of_group() < DIM)
+        z[thread_of_group()] = my.z;
+}
+
+// S += K^T V of chunk n, and z.
+template <int STAGES, class MEM>
+DEVICE void add_chunk(const attn_linear_kparams &p, int n, MEM &mem, group_state &my)
+{
+    const int stage = n % STAGES, t = thread_of_group();
+
+    device_barrier_wait(&mem.full[stage], n / STAGES & 1);
+    if (linear_has(p, LINEAR_NORMALIZE) && t < DIM)
+        my.z += mem.sums[stage][0][t] + mem.sums[stage][1][t] +
+                (mem.sums[stage][2][t] + mem.sums[stage][3][t]);
+    #pragma unroll
+    for (int panel = 0; panel < PANELS; panel++) {
+        float more[NT][4];
+
+        begin_state(mem.k[stage], mem.v[stage], panel, more);
+        device_products_wait<0>();
+        device_products_hold(more);
+        #pragma unroll
+        for (int i = 0; i < NT * 4; i++)
+            my.s[panel][i / 4][i % 4] += more[i / 4][i % 4];
+    }
+    arrive(&mem.empty[stage]);
+}
+
+// The warpgroup's queries of a chunk as they come: of rows `half` and columns 16 n a lane has
+// four in a row.
+struct queries {
+    uint32_t word[DIM / 16][2][TYPE == TYPE_F32 ? 4 : 2];
+};
+
+// Four elements.
+DEVICE void load_four(const char *from, uint32_t (&to)[4])
+{
+    const float4 y = *(const float4 *)from;
+
+    to[0] = __float_as_uint(y.x), to[1] = __float_as_uint(y.y);
+    to[2] = __float_as_uint(y.z), to[3] = __float_as_uint(y.w);
+}
+
+DEVICE void load_four(const char *from, uint32_t (&to)[2])
+{
+    const uint2 y = *(const uint2 *)from;
+
+    to[0] = y.x, to[1] = y.y;
+}
+
+// Those of the chunk that begins with token j; zeros past the tensor.
+DEVICE void fetch_queries(const attn_linear_kparams &p, const chunk_work &w, int j, queries &x)
+{
+    const own_place at;
+    const char *const from = at_element(p.q, LINEAR_AT(p, q, w.b, w.h, (int64_t)j + at.row, 0) +
+                                                 at.column * 2);
+    const int64_t below = 8 * p.q_stride_l * (16 / EACH);
+
+    if (j + CHUNK <= w.end && p.d == DIM) {
+        #pragma unroll
+        for (int i = 0; i < DIM / 8; i++)
+            load_four(from + i % 2 * below + i / 2 * 256 / EACH, x.word[i / 2][i % 2]);
+        return;
+    }
+    #pragma unroll
+    for (int i = 0; i < DIM / 8; i++) {
+        auto &to = x.word[i / 2][i % 2];
+
+        #pragma unroll
+        for (int n = 0; n < (int)(sizeof to / 4); n++)
+            to[n] = 0;
+        if (j + at.row + i % 2 * 8 < w.end && at.column * 2 + i / 2 * 16 < p.d)
+            load_four(from + i % 2 * below + i / 2 * 256 / EACH, to);
+    }
+}
+
+// phi of them, as results lie; and of a row with huge numbers what it is to be multiplied by, so
+// that no sum overflows, which is done here; else 1.
+DEVICE void take_queries(const attn_linear_kparams &p, const queries &from,
+                         float (&x)[DIM / 8][4], float (&down)[2])
+{
+    const own_place at;
+    uint32_t top[2] = { 0, 0 };
+
+    #pragma unroll
+    for (int i = 0; i < DIM / 8 * 4; i++) {
+        const int e = i / 4 % 2 * 2 + i % 2;
+        const uint32_t word = from.word[i / 8][i % 4 / 2][TYPE == TYPE_F32 ? e : e / 2];
+
+        x[i / 4][i % 4] = TYPE == TYPE_F32 ? __uint_as_float(word) : number_of(word, e % 2);
+    }
+
+    if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU)) {
+        phi_of(p, x);
+        #pragma unroll
+        for (int i = 0; i < DIM / 8 * 4; i++)
+            x[i / 4][i % 4] = at.column * 2 + i / 8 * 16 < p.d ? x[i / 4][i % 4] : 0.0f;
+    }
+    #pragma unroll
+    for (int i = 0; i < DIM / 8 * 4; i++)
+        top[i % 4 / 2] = max(top[i % 4 / 2], __float_as_uint(x[i / 4][i % 4]) & 0x7fffffffu);
+    #pragma unroll
+    for (int half = 0; half < 2; half++) {
+        top[half] = max(top[half], __shfl_xor_sync(0xffffffffu, top[half], 1));
+        top[half] = max(top[half], __shfl_xor_sync(0xffffffffu, top[half], 2));
+        down[half] = top[half] >= 0x50000000u ? power_of_2(-HUGE_ROW) : 1.0f;    // 2^33
+    }
+    #pragma unroll
+    for (int i = 0; i < DIM / 8 * 4; i++)
+        x[i / 4][i % 4] *= down[i % 4 / 2];
+}
+
+// den += q z, of a lane's columns.
+DEVICE void add_products(const float (&q)[DIM / 8][4], const float *z, float (&den)[2])
+{
+    z += own_place().column * 2;
+    #pragma unroll
+    for (int i = 0; i < DIM / 8 * 4; i++)
+        den[i % 4 / 2] += q[i / 4][i % 4] * z[i / 8 * 16 + i / 4 % 2 * 2 + i % 2];
+}
+
+// P = tril(Q K^T); den += its rows, of a lane's columns.
+DEVICE void mask_pairs(float (&pairs)[CHUNK / 8][4], float (&den)[2])
+{
+    const own_place at;
+    const int before = at.row - at.column;
+
+    #pragma unroll
+    for (int i = 0; i < CHUNK / 8 * 4; i++) {
+        float &x = pairs[i / 4][i % 4];
+
+        x = i / 4 * 8 + i % 2 - i % 4 / 2 * 8 <= before ? x : 0.0f;
+        den[i % 4 / 2] += x;
+    }
+}
+
+// The warpgroup's rows of O, the sum of both, and den, of the chunk that begins with token j.
+DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
+                       const float (&down)[2], const float (&dens)[2], const float (&read)[NT][4],
+                       const float (&seen)[NT][4])
+{
+    const own_place at;
+    char *const to = (char *)at_element(p.o, LINEAR_AT(p, o, w.b, w.h, (int64_t)j + at.row, 0) +
+                                                 w.column + at.column);
+
+    #pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = j + at.row + half * 8;
+        float factor = p.scale;
+
+        if (linear_has(p, LINEAR_NORMALIZE)) {
+            float den = dens[half];
+
+            den += __shfl_xor_sync(0xffffffffu, den, 1);
+            den += __shfl_xor_sync(0xffffffffu, den, 2);
+            den = p.scale * den + p.eps * down[half];
+            if (p.want_den && w.column + at.column == 0 && row < p.len_q)
+                p.den[LINEAR_AT(p, den, w.b, w.h, (int64_t)row, 0)] = den / down[half];
+            factor = den == 0.0f ? 0.0f : factor / den;
+        } else {
+            factor *= down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW);
+        }
+        if (!p.want_o || row >= w.end)
+            continue;
+        const auto write = [&](int n) {
+            char *const y = to + (half * 8 * p.o_stride_l + n * 8) * (16 / EACH);
+            const float a = (read[n][half * 2] + seen[n][half * 2]) * factor;
+            const float b = (read[n][half * 2 + 1] + seen[n][half * 2 + 1]) * factor;
+
+            if (TYPE == TYPE_F32)
+                *(float2 *)y = make_float2(a, b);
+            else
+                *(uint32_t *)y = device_pair<TYPE>(a, b);
+        };
+
+        if (w.column + COLUMNS <= p.dv) {
+            #pragma unroll
+            for (int n = 0; n < NT; n++)
+                write(n);
+            continue;
+        }
+        #pragma unroll
+        for (int n = 0; n < NT; n++)
+            if (w.column + at.column + n * 8 < p.dv)
+                write(n);
+    }
+}
