@@ -309,7 +309,8 @@ static void cuda_chunks(void **state)
         { "linear_fwd:f16,b1,hq1,hkv1,lq500,lk500,d64,causal,rule=gated,decay=f32",
           "linear_fwd_recurrent", 1, 0 },
     };
-    const attn_target t = cuda_of(227 * 1024, 132, 90), old = cuda_of(64 * 1024, 132, 75);
+    /* on Hopper warpgroups take f32: planner_linear_cuda.c */
+    const attn_target t = cuda_of(227 * 1024, 132, 80), old = cuda_of(64 * 1024, 132, 75);
     attn_choice c;
 
     (void)state;

@@ -199,7 +199,7 @@ static void cuda_wgmma(void **state)
         { "linear_fwd:bf16,b1,hq16,hkv16,lq4096,lk4096,d72,dv128,causal,state",
           "linear_fwd_wgmma_bf16_d128_c32_output", 2, 32, 2048, 512 },
         { "linear_fwd:f32,b1,hq16,hkv16,lq4096,lk4096,d128,causal",
-          "linear_fwd_wgmma_f32_d128_c32_output", 2, 32, 2048, 384 },
+          "linear_fwd_wgmma_f32_d128_c64_output", 2, 64, 1024, 384 },
         { "linear_fwd:f32,b400,hq1,hkv1,lq64,lk64,d64,dv20,causal",
           "linear_fwd_wgmma_f32_d64_c32_output", 1, 32, 0, 512 },
     };
@@ -232,6 +232,10 @@ static void cuda_wgmma(void **state)
         check_error(choose_named(refused[i][0], &t, name, &c), ATTN_ERR_UNSUPPORTED,
                     refused[i][1]);
     choose(text, &t, &c);
+    assert_string_equal(c.variant->name, "linear_fwd_wgmma");
+    choose("linear_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d64,causal,allow=tf32", &t, &c);
+    assert_string_equal(c.variant->name, "linear_fwd_chunk");
+    choose(cases[1].text, &t, &c); /* 16 bits */
     assert_string_equal(c.variant->name, "linear_fwd_chunk");
     t = cuda_of(160 * 1024, 132, 90);
     check_error(choose_named(text, &t, name, &c), ATTN_ERR_UNSUPPORTED,

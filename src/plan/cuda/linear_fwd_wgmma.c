@@ -35,11 +35,17 @@ static const class classes[N_CLASSES] = {
     { 128, 64, KERNELS("d128_c64_sums"), KERNELS("d128_c64_output") },
 };
 
+/* A group's columns and rows fill its shared memory, and one warpgroup has the queries. */
+static bool is_large(const attn_problem *p)
+{
+    return p->type == ATTN_F32 && p->d > 64;
+}
+
 /* NULL: D is over the largest. */
 static const class *find_class(const attn_problem *p, const attn_caps *c)
 {
-    const int wide =
-        p->dv > 32 && 4 * p->b * p->hq * attn_ceil_div(p->dv, 64) >= 3 * c->compute_units;
+    const bool full = 4 * p->b * p->hq * attn_ceil_div(p->dv, 64) >= 3 * c->compute_units;
+    const int wide = p->dv > 32 && (full || is_large(p));
 
     return p->d > 128 ? NULL : &classes[(p->d > 64) * 2 + wide];
 }
@@ -49,19 +55,14 @@ typedef struct budget {
     int64_t sums, keys, states;
 } budget;
 
-static bool is_large(const attn_problem *p, const class *k)
-{
-    return p->type == ATTN_F32 && k->dim > 64;
-}
-
 static int64_t block_of(const attn_problem *p, const class *k)
 {
-    return BLOCK + (k->columns == 32 && !is_large(p, k) ? 128 : 0);
+    return BLOCK + (k->columns == 32 && !is_large(p) ? 128 : 0);
 }
 
 static budget budget_of(const attn_problem *p, const class *k)
 {
-    const bool f32 = p->type == ATTN_F32, large = is_large(p, k);
+    const bool f32 = p->type == ATTN_F32, large = is_large(p);
     const int64_t parts = f32 ? 3 : p->type == ATTN_F16 ? 2 : 1; /* of bf16 */
     const int64_t panels = k->dim / 64, row = 4 * k->dim;
     const int64_t stage = parts * TILE_BYTES * (panels + 1) + 4 * row;
@@ -135,11 +136,16 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
+/* On an H200 1.6 to 2.5 times as fast as chunks in f32, between 0.8 and 1.15 times in 16 bits
+ * (docs/performance_h200.md). */
 static const char *worse(const attn_problem *p, const attn_caps *c)
 {
-    (void)p;
     (void)c;
-    return "takes it, but was not timed";
+    if (p->type != ATTN_F32)
+        return "takes it, but linear_fwd_chunk is faster in 16 bits at most sizes";
+    return p->allow_tf32
+               ? "takes it, but TF32, which is allowed, takes a sixth of its products"
+               : NULL;
 }
 
 static attn_step *add_step(const attn_problem *p, const attn_caps *c, const char *kernel,
