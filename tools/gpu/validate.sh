@@ -21,6 +21,10 @@ mkdir -p "$out" "$work/vendors"
 
 if [ -n "$debs" ]; then
     for deb in "$debs"/*.deb; do dpkg -x "$deb" "$work/root"; done
+    find "$work/root" -type l -lname '/*' | while read -r link; do    # to what was unpacked with them
+        to=$work/root$(readlink "$link")
+        [ ! -e "$to" ] || ln -sf "$to" "$link"
+    done
     arch=$(gcc -dumpmachine)
     for pc in "$work/root/usr/lib/$arch/pkgconfig" "$work/root/usr/share/pkgconfig"; do
         [ -d "$pc" ] && sed -i "s|^\([a-z_]*\)=/usr|\1=$work/root/usr|" "$pc"/*.pc
