@@ -160,6 +160,8 @@ static void what_is_no_problem_is_named(void **state)
         { "linear_fwd:b1,hq1,hkv1,lq4,lk4,d8", "lacks a type" },
         { GOOD ",softcap=1",
           "position 38: \"softcap=1\", want a field of a linear problem" },
+        { "linear_fwd:f32,b1,hq1,hkv1,lq4,lk4,d8,allow=foo",
+          "want allow=tf32 or allow=nondet or allow=tf32+nondet" },
         { GOOD ",window=1:1", "a field of a linear problem" },
         { GOOD ",phi=exp", "phi=identity, phi=elu1" },
         { GOOD ",phi=elu1,phi=elu1", "each field once" },

@@ -257,9 +257,27 @@ static bool read_value(reader *r, const attn_text_field *f)
     return false;
 }
 
+/* What a field that is none could have been: flags that are the same up to its "=". */
+static void find_alike(const reader *r, attn_text *want)
+{
+    const size_t n = strcspn(r->at, "=,");
+    int found = 0;
+
+    for (int k = 0; k < r->by->n_fields && r->at[n] == '='; k++) {
+        const attn_text_field *f = &r->by->fields[k];
+
+        if (f->kind == ATTN_TEXT_FLAG && !strncmp(f->word, r->at, n + 1))
+            attn_text_add(want, "%s%s", found++ ? " or " : "", f->word);
+    }
+    if (!found)
+        attn_text_add(want, "a field of a %s problem", r->by->name);
+}
+
 static attn_status read_field(reader *r)
 {
     static const char once[] = "each field once";
+    char list[128];
+    attn_text want = attn_text_in(list, sizeof list);
 
     if (find_word(attn_text_types, r->at, r->end)) {
         if (r->typed)
@@ -278,10 +296,8 @@ static attn_status read_field(reader *r)
         r->seen |= (uint64_t)1 << k;
         return read_value(r, f) ? ATTN_OK : bad(r, r->at, f->want);
     }
-    return attn_fail(ATTN_ERR_INVALID,
-                     "problem text, position %d: \"%.*s\", want a field of a %s problem",
-                     (int)(r->at - r->text),
-                     r->end - r->at > 40 ? 40 : (int)(r->end - r->at), r->at, r->by->name);
+    find_alike(r, &want);
+    return bad(r, r->at, list);
 }
 
 /* "softmax_fwd:" and the like; false: none of them. */
