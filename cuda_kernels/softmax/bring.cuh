@@ -30,8 +30,8 @@ DEVICE void arrive(device_barrier *b)
 }
 
 // Begins to bring a box of a map, rows from `row` on, into a tile. By THREADS, whole warps, each
-// of which arrives once at the barrier; likewise below.
-template <int HEIGHT, int CHUNKS, int THREADS = 128>
+// of which arrives once at the barrier, or, EACH, as often as it has threads; likewise below.
+template <int HEIGHT, int CHUNKS, int THREADS = 128, bool EACH = false>
 DEVICE void bring_box(float4 *to, const attn_map *map, int row, const place_in_map &at,
                       device_barrier *full)
 {
@@ -43,14 +43,16 @@ DEVICE void bring_box(float4 *to, const attn_map *map, int row, const place_in_m
         for (int panel = 0; panel < PANELS; panel++)
             device_copy_box(to + panel * HEIGHT * 8, map, panel * 64, at.first + row, at.head,
                             at.batch, full);
-    } else if (device_thread() % 32 == 0) {
+        if (EACH)
+            device_barrier_arrive(full, THREADS - 1);
+    } else if (device_thread() % 32 == 0 && !EACH) {
         device_barrier_arrive(full);
     }
 }
 
 // Brings rows j .. j + HEIGHT - 1 into a tile where no map can. TOGETHER: rows of a thread whose
 // addresses are found side by side; 4 take 40 registers.
-template <int HEIGHT, int CHUNKS, int TOGETHER, int THREADS = 128>
+template <int HEIGHT, int CHUNKS, int TOGETHER, int THREADS = 128, bool EACH = false>
 DEVICE void bring_rows(float4 *to, const source &from, int j, device_barrier *full)
 {
     constexpr int PASS = THREADS / CHUNKS;    // rows at once
@@ -76,7 +78,10 @@ DEVICE void bring_rows(float4 *to, const source &from, int j, device_barrier *fu
     // products read what the copy engine wrote, or else what was handed over to it
     device_copied<0>();
     device_copies_to_products();
-    arrive(full);
+    if (EACH)
+        device_barrier_arrive(full);
+    else
+        arrive(full);
 }
 
 #endif

@@ -61,13 +61,14 @@ DEVICE void bwd_wgmma(const attn_kparams &p, const attn_maps &maps)
         mem.from[1] = { p.grad_o, p.has & HAS_GRAD_O ? p.dv : 0 };    // not given, it is 0
         find_group<T, CAN>(p, mem.group);
         find_step<T, CAN>(p, mem.group, NULL, mem.step[0]);
-        device_barrier_init(&mem.full_own, 2);
+        // copies: each thread of a warp arrives; else one for its warp
+        device_barrier_init(&mem.full_own, 2 * 32);
         for (int i = 0; i < T::STAGES; i++) {
-            device_barrier_init(&mem.full_q[i], 2);
+            device_barrier_init(&mem.full_q[i], 2 * 32);
             device_barrier_init(&mem.empty[i], MATH / 32);
         }
         for (int i = 0; i < T::STAGES_O; i++)
-            device_barrier_init(&mem.full_o[i], 1);
+            device_barrier_init(&mem.full_o[i], 32);
         device_barrier_init(&mem.empty_o, MATH / 32);
         for (int i = 0; i < T::PAIRS; i++) {
             device_barrier_init(&mem.full_ds[i], T::PARTS ? 4 : MATH / 32);
