@@ -512,6 +512,53 @@ static void rising(const subject *who, const char *problem, double o, double lse
     }
 }
 
+/* Scores of -0, by a negative scale or one of 0: the largest there are, after keys with lower ones
+ * or alone. What is held against integers must not take them for the least. */
+static void zeros_below(const subject *who, const char *problem)
+{
+    for (int n = 0; n < 3; n++) {
+        trial t, want;
+
+        for (int r = 0; r < 2; r++) {
+            trial *x = r ? &want : &t;
+
+            trial_make(x, r ? &fault_oracle : who, problem);
+            x->desc.scale = n == 1 ? 0 : -1;
+            fill(x->q, x->nq, n ? 1 : 0);
+            for (int64_t j = 0; j < 512; j++)
+                for (int64_t e = 0; e < 8; e++) {
+                    /* 100 a key in the middle, where both ways of walking meet them second */
+                    x->k[8 * j + e] = n == 1                            ? -1
+                                      : n == 2 && (j < 128 || j >= 384) ? 12.5f
+                                                                        : 0;
+                    x->v[8 * j + e] = 1;
+                }
+            trial_run(x);
+        }
+        for (int64_t e = 0; e < t.no && !rounds_scores(&t); e++)
+            near(&t, "o", e, t.o[e], want.o[e], 1e-2);
+        for (int64_t e = 0; e < 64 && !rounds_scores(&t); e++)
+            near(&t, "lse", e, t.lse[e], want.lse[e], 2e-3);
+        trial_free(&t);
+        trial_free(&want);
+    }
+}
+
+#define ZEROS(type) "softmax_fwd:" type ",b1,hq1,hkv1,lq64,lk512,d8,scale=-1,lse"
+
+static void zeros_below_f16(const subject *who)
+{
+    zeros_below(who, ZEROS("f16"));
+}
+
+static void zeros_below_bf16(const subject *who)
+{
+    zeros_below(who, ZEROS("bf16"));
+}
+
+EACH(zeros_below_f16, ZEROS("f16"))
+EACH(zeros_below_bf16, ZEROS("bf16"))
+
 #define RISING(type) "softmax_fwd:" type ",b1,hq1,hkv1,lq66,lk700,d8,scale=1,lse"
 
 static void rising_f16(const subject *who)
@@ -557,6 +604,8 @@ int main(void)
         cmocka_unit_test(test_equal_scores),
         cmocka_unit_test(test_weights_of_zero),
         cmocka_unit_test(test_light_weights),
+        cmocka_unit_test(test_zeros_below_f16),
+        cmocka_unit_test(test_zeros_below_bf16),
         cmocka_unit_test(test_rising_f16),
         cmocka_unit_test(test_rising_bf16),
         cmocka_unit_test(test_rising_f32),

@@ -2,10 +2,11 @@
 // linear/wgmma.cuh: numbers as sums of some of bf16, tiles of such parts in shared memory, and the
 // products of fwd_wgmma.cu by warpgroups. TYPE, DIM and COLUMNS are the image's.
 //
-// x = high + mid + low exactly where x is f32: each part is what is left with its lower 16 bits
-// cut off, 8 bits of 24, and has the exponents that f32 has, so nothing is scaled. A number of
-// f16 is the sum of two, one of bf16 is its own; so many parts have the pairs of queries and
-// keys, too, the last of them rounded. The state has two where the type is bf16. Of the products
+// x = high + mid + low exactly where x is f32 and not below 2^-109: each part is what is left
+// with its lower 16 bits cut off, 8 bits of 24, and has the exponents that f32 has, so nothing is
+// scaled; of smaller numbers the last parts are below what bf16 holds (2^-133). One of f16 is the
+// sum of two, one of bf16 is its own; so many parts have the pairs of queries and keys, too,
+// the last of them rounded. The state has two where the type is bf16. Of the products
 // of two such sums those are left out that are below what the last part holds; of f32 that is
 // 2^-21 of the product, 2^-23 in the mean. Tensor cores cut their sums off instead of rounding
 // them, so the large products of a sum come last, and no sum goes over more than a chunk: those of

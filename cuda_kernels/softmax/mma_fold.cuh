@@ -113,9 +113,10 @@ DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s
     return r;
 }
 
-// Of each row the bits of the largest score, 0 or more, that moves nothing, with some room for
-// rounding: in that order floats are as integers are, and negative ones are below. NO_LIMIT
-// where there is none: nothing to hold against yet, far or negative ones.
+// Of each row the least bits that a score, 0 or more, moves it with, with some room for
+// rounding: in that order floats are as integers are, and negative ones are below. NO_LIMIT,
+// which no score is below, -0 neither, where there is none: nothing to hold against yet, far or
+// negative ones.
 template <typename T> struct score_limits {
     int32_t of[T::MT][2];
 };
@@ -137,11 +138,11 @@ DEVICE void find_limits(const rows_state<T> &my, float unit, score_limits<T> &li
         const float m = my.m[i / 2][i % 2], top = m + HEADROOM<TYPE> * 0.9f / unit;
 
         limits.of[i / 2][i % 2] =
-            top >= 0.0f && !is_far(m, unit) ? (int32_t)__float_as_uint(top) : NO_LIMIT;
+            top >= 0.0f && !is_far(m, unit) ? (int32_t)__float_as_uint(top) + 1 : NO_LIMIT;
     }
 }
 
-// find_references(), but where no score of the warp is above its row's limit, a third of the
+// find_references(), but where no score of the warp is at its row's limit, a third of the
 // instructions and no exchange among lanes.
 template <typename T>
 DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s,
@@ -159,7 +160,7 @@ DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s
         for (int n = 0; n < T::NT; n++)
             top[n % 2] = max(top[n % 2], max((int32_t)__float_as_uint(s[mt][n][half * 2]),
                                              (int32_t)__float_as_uint(s[mt][n][half * 2 + 1])));
-        above |= max(top[0], top[1]) > limits.of[mt][half];
+        above |= max(top[0], top[1]) >= limits.of[mt][half];
         r.now[mt][half] = my.m[mt][half];
         r.factor[mt][half] = 1.0f;
     }
