@@ -353,43 +353,6 @@ static const char *const huge_parts_problems[] = {
 };
 EACH_OF(huge_parts, huge_parts_problems)
 
-/* Keys and values grow from token to token, 2^90 in all, and q the other way: no row of O may
- * lose what it has to rows that it does not see, or that are huge beside it. */
-static const char *const growing_rows_problems[] = {
-    "linear_fwd:f32,b1,hq1,hkv1,lq129,lk129,d64,dv36,causal,state",
-    "linear_fwd:f32,b1,hq4,hkv2,lq63,lk63,d64,causal",
-    "linear_fwd:f32,b1,hq1,hkv1,lq600,lk600,d128,dv64,causal",
-};
-
-static void growing_rows(const subject *who)
-{
-    linear_case c;
-    int64_t rows, wide;
-
-    linear_case_make(&c, who, linear_in_hand);
-    rows = c.desc.len_q;
-    for (int i = IN_Q; i <= IN_V; i++)
-        for (int64_t n = 0; n < c.n_in[i]; n++) {
-            const int64_t width = i == IN_V && c.desc.dim_v ? c.desc.dim_v : c.desc.dim_qk;
-            const int up = (int)(n / width % rows * 45 / rows);
-
-            c.in[i][n] *= ldexpf(1, i == IN_Q ? 40 - up : up - 40);
-        }
-    linear_case_want(&c);
-    linear_case_run(&c);
-    wide = c.desc.dim_v ? c.desc.dim_v : c.desc.dim_qk;
-    for (int64_t n = 0; n < linear_output_count(&c.desc, LINEAR_O); n++) {
-        const double *const row = c.want.out[LINEAR_O].value + n / wide * wide;
-        double top = 0;
-
-        for (int64_t i = 0; i < wide; i++)
-            top = fmax(top, fabs(row[i]));
-        linear_near(&c, "o", n, (double)c.out[LINEAR_O][n], row[n % wide], 4e-6 * top);
-    }
-    linear_case_free(&c);
-}
-EACH_OF(growing_rows, growing_rows_problems)
-
 /* Denominators that are 0: with eps = 0 O and all gradients are 0; with one what that
  * gives. */
 static const char *const zero_denominators_problems[] = {
@@ -609,7 +572,6 @@ int main(void)
         cmocka_unit_test(test_gradients_below_f16),
         cmocka_unit_test(test_huge_queries_of_bf16),
         cmocka_unit_test(test_huge_parts),
-        cmocka_unit_test(test_growing_rows),
         cmocka_unit_test(test_zero_denominators),
         cmocka_unit_test(test_large_heads),
         cmocka_unit_test(fast_for_512),

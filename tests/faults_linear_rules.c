@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/faults_linear_rules.c: faults of linear attention's rules that users met in other
- * libraries, on every variant of every device: decays, the delta rule, means, scales. */
+ * libraries, on every variant of every device: decays, the delta rule, means, scales, rows
+ * that grow. */
 #include "tests/linear_case.h"
 
 #include <math.h>
@@ -158,6 +159,43 @@ static void broadcast(const subject *who)
 EACH(broadcast, "linear_fwd:f32,b2,hq8,hkv2,lq9,lk9,d4,causal,scale=0.5,rule=gated_delta,"
                 "decay=f32,beta=f32,state")
 
+/* Keys and values grow from token to token, 2^90 in all, and q the other way: no row of O may
+ * lose what it has to rows that it does not see, or that are huge beside it. */
+static const char *const growing_rows_problems[] = {
+    "linear_fwd:f32,b1,hq1,hkv1,lq129,lk129,d64,dv36,causal,state",
+    "linear_fwd:f32,b1,hq4,hkv2,lq63,lk63,d64,causal",
+    "linear_fwd:f32,b1,hq1,hkv1,lq600,lk600,d128,dv64,causal",
+};
+
+static void growing_rows(const subject *who)
+{
+    linear_case c;
+    int64_t rows, wide;
+
+    linear_case_make(&c, who, linear_in_hand);
+    rows = c.desc.len_q;
+    for (int i = IN_Q; i <= IN_V; i++)
+        for (int64_t n = 0; n < c.n_in[i]; n++) {
+            const int64_t width = i == IN_V && c.desc.dim_v ? c.desc.dim_v : c.desc.dim_qk;
+            const int up = (int)(n / width % rows * 45 / rows);
+
+            c.in[i][n] *= ldexpf(1, i == IN_Q ? 40 - up : up - 40);
+        }
+    linear_case_want(&c);
+    linear_case_run(&c);
+    wide = c.desc.dim_v ? c.desc.dim_v : c.desc.dim_qk;
+    for (int64_t n = 0; n < linear_output_count(&c.desc, LINEAR_O); n++) {
+        const double *const row = c.want.out[LINEAR_O].value + n / wide * wide;
+        double top = 0;
+
+        for (int64_t i = 0; i < wide; i++)
+            top = fmax(top, fabs(row[i]));
+        linear_near(&c, "o", n, (double)c.out[LINEAR_O][n], row[n % wide], 4e-6 * top);
+    }
+    linear_case_free(&c);
+}
+EACH_OF(growing_rows, growing_rows_problems)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -167,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_running_mean),
         cmocka_unit_test(test_scales),
         cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_growing_rows),
     };
     return LINEAR_RUN(tests);
 }

@@ -136,8 +136,8 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
-/* On an H200 1.6 to 2.5 times as fast as chunks in f32, between 0.8 and 1.15 times in 16 bits
- * (docs/performance_h200.md). */
+/* On an H200 1.6 to 2.5 times as fast as chunks in f32; in 16 bits 0.8 to 1.16 times, with a
+ * normaliser 0.5 to 1.1 (docs/performance_h200.md). */
 static const char *worse(const attn_problem *p, const attn_caps *c)
 {
     (void)c;
