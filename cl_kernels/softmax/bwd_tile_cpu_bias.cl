@@ -66,8 +66,9 @@ static inline attn_part part_of(const attn_kparams *p, long id)
     return x;
 }
 
-/* Adds the pairs of one head of a panel of queries from i0 on and keys from j0 on. */
-static inline void part_add(const attn_panel *t, const attn_kparams *p, long b, long h,
+/* Adds the pairs of one head of a panel of queries from i0 on and keys from j0 on. Left to
+ * itself LLVM 17 (PoCL 5) may lose the sums of dropout. */
+INLINE void part_add(const attn_panel *t, const attn_kparams *p, long b, long h,
                             int i0, int j0, __local floatv *sum, __local floatv *extra)
 {
     const attn_sequence s = range_sequence(p, b);

@@ -56,6 +56,13 @@ DEVICE float2 load_pair(const float4 *x, int row, int column)
     return make_float2(f32_of_low(pair), f32_of_high(pair));
 }
 
+DEVICE float phi_rounded(const attn_linear_kparams &p, float x)
+{
+    return linear_has(p, LINEAR_ELU1)   ? phi_rounded<true>(x)
+           : linear_has(p, LINEAR_RELU) ? phi_rounded<false>(x)
+                                        : x;
+}
+
 // What this thread has copied of the rows below `rows`, columns below `depth`: phi, if it
 // `maps`, then times a number of the row and `up`; of 0 neither.
 template <int N>

@@ -24,30 +24,50 @@ DEVICE float f32_of_high(uint32_t u)
 }
 
 // phi, for numbers that are rounded to the type next.
-DEVICE float phi_rounded(const attn_linear_kparams &p, float x)
+template <bool ELU1> DEVICE float phi_rounded(float x)
 {
-    if (linear_has(p, LINEAR_ELU1))
-        return x > 0.0f ? x + 1.0f : device_exp2(x * 1.44269504088896340736f);
-    return linear_phi(p, x);
+    const float below = ELU1 ? device_exp2(x * 1.44269504088896340736f) : 0.0f;
+
+    return x <= 0.0f ? below : ELU1 ? x + 1.0f : x;
+}
+
+template <bool ELU1> DEVICE float phi_of_pair(float pair)
+{
+    const uint32_t u = __float_as_uint(pair);
+
+    return __uint_as_float(device_pair<TYPE>(phi_rounded<ELU1>(f32_of_low(u)),
+                                             phi_rounded<ELU1>(f32_of_high(u))));
+}
+
+template <bool ELU1> DEVICE void take_phi_of(float4 *x, int rows)
+{
+    constexpr int STEP = THREADS / CHUNKS, COUNT = CHUNK / STEP;    // rows at once, times
+    const int r = threadIdx.x / CHUNKS, c = threadIdx.x % CHUNKS;
+    float4 *const at = x + place_of(r, c, CHUNKS);
+
+    static_assert(STEP % 8 == 0, "the same chunk of a row lies in the same place");
+    #pragma unroll 4
+    for (int i = 0; i < COUNT; i++) {
+        float4 y = at[i * STEP * CHUNKS];
+
+        y.x = phi_of_pair<ELU1>(y.x);
+        y.y = phi_of_pair<ELU1>(y.y);
+        y.z = phi_of_pair<ELU1>(y.z);
+        y.w = phi_of_pair<ELU1>(y.w);
+        if (r + i * STEP < rows)
+            at[i * STEP * CHUNKS] = y;
+    }
 }
 
 // phi of what this thread has copied of a part of the rows below `rows`; zeros past them stay.
 DEVICE void take_phi(const attn_linear_kparams &p, float4 *x, int j, int rows, int part)
 {
-    if (!linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
-        return;
-    #pragma unroll 2
-    for (int i = 0; i < CHUNK * CHUNKS / THREADS; i++) {
-        const int at = i * THREADS + (int)threadIdx.x, r = at / CHUNKS, c = at % CHUNKS;
-        uint32_t *const word = (uint32_t *)(x + place_of(r, c, CHUNKS));
+    const int here = part * PART + (int)threadIdx.x % CHUNKS * 8 < p.d ? rows - j : 0;
 
-        if (j + r >= rows || part * PART + c * 8 >= p.d)
-            continue;
-        #pragma unroll
-        for (int n = 0; n < 4; n++)
-            word[n] = device_pair<TYPE>(phi_rounded(p, f32_of_low(word[n])),
-                                        phi_rounded(p, f32_of_high(word[n])));
-    }
+    if (linear_has(p, LINEAR_ELU1))
+        take_phi_of<true>(x, here);
+    else if (linear_has(p, LINEAR_RELU))
+        take_phi_of<false>(x, here);
 }
 
 // The warp's rows of K^T, those of a part, of tokens 16 t .. of the chunk: a first operand.

@@ -52,9 +52,10 @@ struct view {
 template <typename T> struct back_shared {
     float4 k[T::BM * 8 * T::PANELS], v[T::BM * 8 * T::PANELS];
     float4 q[T::STAGES][T::BN * 8 * T::PANELS], o[T::STAGES_O][T::BN * 8 * T::PANELS];
-    float4 ds[T::PAIRS][T::BM * T::BN / 8];                    // of a step: [key][query]
-    float4 weights[T::PARTS ? T::NT : 1][T::PARTS ? 128 : 1];  // of the same thread's pairs
+    float4 ds[T::PAIRS][T::BM * T::BN / 8];    // of a step: [key][query]
+    // the copy engine adds it: whole lines of 128 bytes, where nothing lies in between
     float dq[T::SUMS ? T::SUMS : 1][T::SUMS ? T::BN * T::WIDTH : 4];
+    float4 weights[T::PARTS ? T::NT : 1][T::PARTS ? 128 : 1];  // of the same thread's pairs
     float lse[T::STAGES][T::BN], delta[T::STAGES][T::BN], size[T::STAGES][T::BN];
     // empty: Q with LSE and delta, and dO where it has as many stages
     device_barrier full_own, full_q[T::STAGES], full_o[T::STAGES_O];
