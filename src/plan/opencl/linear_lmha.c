@@ -12,8 +12,7 @@ enum {
     MOST_DIM = 256,   /* D and Dv                                                  */
     BOTH = 128,       /* ... up to which dK and dV share a state                   */
     SPAN = 16,        /* items along the columns                                   */
-    CPU_SLICES = 2,   /* and along the rows: a processor runs them in turn         */
-    FEW_SLICES = 8,   /* on a GPU                                                  */
+    FEW_SLICES = 8,   /* and along the rows                                        */
     MANY_SLICES = 16, /* ... where there are many rows                             */
     MOST_KEPT = 64,   /* numbers of an item that registers hold                    */
     MOST_RUN = 4,     /* tokens from barrier to barrier                            */
@@ -99,14 +98,15 @@ static bool find_shape(const attn_problem *p, const attn_caps *c, walk w, shape 
     const int64_t rows = rows_of(p, w), width = width_of(p, w);
     const bool many = all || rows > MOST_KEPT / 4 * FEW_SLICES;
 
-    s->span = SPAN;
-    s->slices = is_cpu(c) ? CPU_SLICES : many ? MANY_SLICES : FEW_SLICES;
+    /* a processor has one item, which needs no other: PoCL 5 lets items share what they have
+     * to themselves across barriers (LLVM 16 and 17; CONTRIBUTING.md) */
+    s->span = is_cpu(c) ? 1 : SPAN;
+    s->slices = is_cpu(c) ? 1 : many ? MANY_SLICES : FEW_SLICES;
     while (s->span * s->slices > c->max_group && s->slices > 1)
         s->slices /= 2;
     while (s->span > c->max_group && s->span > 1)
         s->span /= 2;
-    s->wide = attn_ceil_div(all ? width : attn_min(width, SPAN * 4), s->span);
-    s->wide = all ? s->wide : attn_min(s->wide, 4);
+    s->wide = attn_ceil_div(all ? width : attn_min(width, COLUMNS), s->span);
     for (; s->wide; s->wide = all ? 0 : s->wide / 2) {
         s->in_local = s->wide * attn_ceil_div(rows, s->slices) > MOST_KEPT;
         for (s->run = attn_min(MOST_RUN, s->span * s->slices); s->run; s->run /= 2) {
