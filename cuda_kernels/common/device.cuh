@@ -201,6 +201,34 @@ DEVICE void device_arrive()
     __syncthreads();
 }
 
+// A barrier of THREADS threads by number, 1 to 15; 0 is __syncthreads()'s. The second arrives
+// at it and does not wait; behind the third all know whether one of them has it.
+template <int THREADS> DEVICE void device_meet(int number)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+}
+
+template <int THREADS> DEVICE void device_pass(int number)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+}
+
+template <int THREADS> DEVICE bool device_meet_any(int number, bool has)
+{
+    uint32_t any;
+
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; bar.red.or.pred p, %1, %2, p; "
+                 "selp.u32 %0, 1, 0, p; }"
+                 : "=r"(any) : "r"(number), "n"(THREADS), "r"((uint32_t)has) : "memory");
+    return any != 0;
+}
+
+// Writes a word of shared memory.
+DEVICE void device_put(device_shared at, uint32_t x)
+{
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800    // or the host's pass
 // Four 8 x 8 matrices of 16-bit elements from shared memory: lane i names row i % 8 of
 // matrix i / 8, 16 bytes. Lane i gets of each matrix row i / 4, elements 2 (i % 4) + 0, 1.

@@ -78,7 +78,7 @@ using large = mma<4, 2, 64, 2, false>;
 #elif DIM == 192
 using large = mma<8, 1, 64, 1, DIMV == 192>;
 #elif defined(HOPPER)
-using large = mma<8, 1, 128, 1, false>;
+using large = mma<8, 2, 128, 1, false, IN_CORES, 2>;
 #else
 using large = mma<8, 1, 64, 1, false>;
 #endif
@@ -105,7 +105,7 @@ DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
     const int queries = clamp(seq.queries - i0, 0, T::BM);
 
     if (w < T::WARPS) {
-        const int i = i0 + w * T::ROWS, n = clamp(seq.queries - i, 0, T::ROWS);
+        const int i = i0 + w / T::COLS * T::ROWS, n = clamp(seq.queries - i, 0, T::ROWS);
 
         mem.warp_any[w] = range_any<CAN>(p, seq, i, n);
         mem.warp_all[w] = range_all<CAN>(p, seq, i, n);
@@ -122,15 +122,16 @@ DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
 template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
 {
     constexpr bool ranged = CAN != (CAN_PLAIN), looks = (CAN & FEAT_TERMS) != 0;
-    constexpr bool QUICK = TYPE != TYPE_F32 && (!looks || DIM > 128);    // registers are full else
+    constexpr bool QUICK = T::COLS > 1 || (TYPE != TYPE_F32 && (!looks || DIM > 128));    // registers are full else
     static_assert(sizeof(shared<T, CAN>) <= T::BYTES + (CAN & FEAT_TERMS ? T::TERMS : 0),
                   "the planner's budget");
     SHARED_MEMORY(memory);
     shared<T, CAN> &mem = *(shared<T, CAN> *)memory;
-    const int warp = threadIdx.x / 32, x = warp * T::ROWS;
+    const int warp = threadIdx.x / 32, x = warp / T::COLS * T::ROWS;
     rows_state<T> my;
     score_limits<T> limits;
     uint32_t stays[T::MT][T::KT][4];
+    const warp_pair<T> pair = pair_of<T>(mem.weight.of(warp), warp);
 
     if (threadIdx.x < 32)
         find_work<T, CAN>(p, mem);
@@ -225,7 +226,7 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
             if constexpr (looks)
                 if (has<CAN>(p, FEAT_HIDES))
                     hide = terms_hide<T>(mem.terms, odd, x);
-            find_scores<T>(mem.q + x * CHUNKS_K, stays, mem.k, s);
+            find_scores<T>(mem.q + x * CHUNKS_K, stays, mem.k, pair.column(), s);
             if constexpr (looks)
                 if (is_special)
                     special_scores<T, CAN>(p, mem.work, mem.terms, odd, x, j, hide, s);
@@ -235,20 +236,20 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                     s[i / 4 / T::NT][i / 4 % T::NT][i % 4] *= p.scale;
             }
             if (j < all.first || all.end - j < T::BN)
-                mask_scores<T>(mem.work.score, x, j, s);
+                mask_scores<T>(mem.work.score, x, j + pair.column() * 16, s);
             if constexpr (looks) {
                 if (hide)
                     mark_seen<T>(s, mem.terms.seen[odd]);
                 else if (has<CAN>(p, FEAT_HIDES))
                     mark_range<T>(mine, j, mem.terms.seen[odd]);
             }
-            fold_scores<T, QUICK>(my, unit, s, limits);
+            fold_scores<T, QUICK>(my, unit, s, limits, pair);
 
             const uint32_t head = (uint32_t)(mem.work.b * p.heads_q + mem.work.h);
 
             if (has<CAN>(p, FEAT_DROPOUT))
                 drop_scores<T>(p, head, mem.work.i0 + x, j, s);
-            pack_weights<T>(s, mem.weight.of(warp), w);
+            pack_weights<T>(s, mem.weight.of(warp), w, pair);
             if constexpr ((CAN & FEAT_DROPOUT) != 0)
                 if (has<CAN>(p, FEAT_DROPOUT))
                     drop_weights<T>(p, head, mem.work.i0 + x, j, w);
@@ -266,11 +267,12 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                 hide_values<T>(mem.terms.seen[odd], mem.v);
         }
         if (sees)
-            add_values<T>(mem.v, w, my);
+            add_values<T>(mem.v, w, my, pair);
     }
     // Q is not read any more, and the warp's own rows of it are where its rows of O pass through
     static_assert(DIMV <= DIM, "a row of O has room where one of Q was");
-    write_rows<T, CAN>(p, mem.work, x, mem.q + x * CHUNKS_K, scaled ? 1.0f : p.scale, my);
+    write_rows<T, CAN>(p, mem.work, x, mem.q + x * CHUNKS_K, scaled ? 1.0f : p.scale, my,
+                       pair);
 }
 
 #define JOIN(a, b) a##b

@@ -5,7 +5,7 @@
 // In the registers of mma a lane has, of each 16 rows, row lane / 4 and that + 8 ("half" 0
 // and 1), and of each eight columns 2 (lane % 4) and the next.
 #pragma once
-#include "softmax/mma_terms.cuh"
+#include "softmax/mma_pairs.cuh"
 
 // The warp's rows: maxima m, in units of the scores as fold_scores() gets them; sums l of
 // this lane's keys.
@@ -16,7 +16,13 @@ template <typename T> struct rows_state {
     rests rest[T::LONG ? T::MT : 1][T::VT][2];    // of o, two columns each
 };
 
-// -inf where a key of the step, which begins with key j, is out of a row's range.
+// Of the keys of a step the one of score e of a lane's row, from its first one on.
+template <typename T> DEVICE constexpr int key_of(int e)
+{
+    return e / 4 * 16 * T::COLS + e / 2 % 2 * 8 + e % 2;
+}
+
+// -inf where a key of the step is out of a row's range; j: the warp's first one.
 template <typename T> DEVICE void mask_scores(const attn_score &at, int x, int j, scores<T> &s)
 {
     const int lane = threadIdx.x % 32;
@@ -29,7 +35,7 @@ template <typename T> DEVICE void mask_scores(const attn_score &at, int x, int j
 
         #pragma unroll
         for (int e = 0; e < 2 * T::NT; e++) {
-            const int c = e / 2 * 8 + e % 2;
+            const int c = key_of<T>(e);
             float &score = s[mt][e / 2][half * 2 + e % 2];
 
             score = c >= first && c < end ? score : -INFINITE;
@@ -55,10 +61,11 @@ template <typename T> struct references {
 // what weights are held against, which is all that O and the LSE ask for. Where m is far, it
 // is taken off the scores here.
 template <typename T>
-DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s)
+DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s,
+                                     const warp_pair<T> &pair = {})
 {
     references<T> r;
-    float old[T::MT][2];
+    float old[T::MT][2], tops[T::MT][2];
     bool far = false, moves = false;
 
     #pragma unroll
@@ -73,7 +80,14 @@ DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s
         float top = state_max(two[0], two[1]);
 
         top = state_max(__shfl_xor_sync(0xffffffffu, top, 1), top);
-        top = state_max(__shfl_xor_sync(0xffffffffu, top, 2), top);
+        tops[mt][half] = state_max(__shfl_xor_sync(0xffffffffu, top, 2), top);
+    }
+    pair.largest(tops);
+    #pragma unroll
+    for (int i = 0; i < 2 * T::MT; i++) {
+        const int mt = i / 2, half = i % 2;
+        const float top = tops[mt][half];
+
         old[mt][half] = my.m[mt][half];
         if ((top - my.m[mt][half]) * unit > HEADROOM<TYPE>) {
             my.m[mt][half] = top;
@@ -146,7 +160,7 @@ DEVICE void find_limits(const rows_state<T> &my, float unit, score_limits<T> &li
 // instructions and no exchange among lanes.
 template <typename T>
 DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s,
-                                     score_limits<T> &limits)
+                                     score_limits<T> &limits, const warp_pair<T> &pair = {})
 {
     references<T> r;
     bool above = false;
@@ -165,8 +179,8 @@ DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s
         r.factor[mt][half] = 1.0f;
     }
     r.moves = false;
-    if (__any_sync(0xffffffffu, above)) {
-        r = find_references(my, unit, s);
+    if (pair.any(above)) {
+        r = find_references(my, unit, s, pair);
         find_limits(my, unit, limits);
     }
     return r;
@@ -220,10 +234,11 @@ template <typename T> DEVICE void move_rows(rows_state<T> &my, const references<
 
 // A step's scores become weights. QUICK: where limits say so, without a look at the maxima.
 template <typename T, bool QUICK>
-DEVICE void fold_scores(rows_state<T> &my, float unit, scores<T> &s, score_limits<T> &limits)
+DEVICE void fold_scores(rows_state<T> &my, float unit, scores<T> &s, score_limits<T> &limits,
+                        const warp_pair<T> &pair = {})
 {
-    const references<T> r = QUICK ? find_references(my, unit, s, limits)
-                                  : find_references(my, unit, s);
+    const references<T> r = QUICK ? find_references(my, unit, s, limits, pair)
+                                  : find_references(my, unit, s, pair);
 
     if (r.moves)
         move_rows(my, r);
