@@ -91,6 +91,10 @@ using special = mma<4, 1, 32, 2, false>;
 #endif
 #endif
 
+template <bool X> struct constant {
+    static constexpr bool value = X;
+};
+
 // What this group is to do. By the first warp: a lane finds the ranges of one warp, the first
 // everything else.
 template <typename T, int CAN>
@@ -121,6 +125,8 @@ DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
 
 template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
 {
+    // steps with hidden keys have code of their own
+    constexpr bool APART = CAN == (CAN_RANGES) && TYPE != TYPE_F32;
     constexpr bool ranged = CAN != (CAN_PLAIN), looks = (CAN & FEAT_TERMS) != 0;
     constexpr bool QUICK = T::COLS > 1 || (TYPE != TYPE_F32 && (!looks || DIM > 128));    // registers are full else
     static_assert(sizeof(shared<T, CAN>) <= T::BYTES + (CAN & FEAT_TERMS ? T::TERMS : 0),
@@ -197,6 +203,8 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
         const attn_range mine = ranged ? mem.warp_any[warp] : all_keys;
         const attn_range all = ranged ? mem.warp_all[warp] : all_keys;
         const bool sees = !ranged || (mine.first < j + T::BN && mine.end > j);
+        const bool edge = j < all.first || all.end - j < T::BN;
+        const attn_range shown = { mine.first - j, mine.end - j };
         [[maybe_unused]] const bool odd = j / T::BN % 2;
         weights<T> w = {};
 
@@ -220,39 +228,47 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                              i % T::KT);
         }
         if (sees) {
-            scores<T> s;
-            [[maybe_unused]] bool hide = false;
+            const auto weigh_keys = [&](auto at_edge) {
+                constexpr bool EDGE = decltype(at_edge)::value;
+                scores<T> s;
+                [[maybe_unused]] bool hide = false;
 
-            if constexpr (looks)
-                if (has<CAN>(p, FEAT_HIDES))
-                    hide = terms_hide<T>(mem.terms, odd, x);
-            find_scores<T>(mem.q + x * CHUNKS_K, stays, mem.k, pair.column(), s);
-            if constexpr (looks)
-                if (is_special)
-                    special_scores<T, CAN>(p, mem.work, mem.terms, odd, x, j, hide, s);
-            if (scaled && !is_special) {
-                #pragma unroll
-                for (int i = 0; i < T::MT * T::NT * 4; i++)
-                    s[i / 4 / T::NT][i / 4 % T::NT][i % 4] *= p.scale;
-            }
-            if (j < all.first || all.end - j < T::BN)
-                mask_scores<T>(mem.work.score, x, j + pair.column() * 16, s);
-            if constexpr (looks) {
-                if (hide)
-                    mark_seen<T>(s, mem.terms.seen[odd]);
-                else if (has<CAN>(p, FEAT_HIDES))
-                    mark_range<T>(mine, j, mem.terms.seen[odd]);
-            }
-            fold_scores<T, QUICK>(my, unit, s, limits, pair);
+                if constexpr (looks)
+                    if (has<CAN>(p, FEAT_HIDES))
+                        hide = terms_hide<T>(mem.terms, odd, x);
+                find_scores<T, EDGE>(mem.q + x * CHUNKS_K, stays, mem.k, pair.column(), shown, s);
+                if constexpr (looks)
+                    if (is_special)
+                        special_scores<T, CAN>(p, mem.work, mem.terms, odd, x, j, hide, s);
+                if (scaled && !is_special) {
+                    #pragma unroll
+                    for (int i = 0; i < T::MT * T::NT * 4; i++)
+                        s[i / 4 / T::NT][i / 4 % T::NT][i % 4] *= p.scale;
+                }
+                if (EDGE || (!APART && edge))
+                    mask_scores<T>(mem.work.score, x, j + pair.column() * 16, s);
+                if constexpr (looks) {
+                    if (hide)
+                        mark_seen<T>(s, mem.terms.seen[odd]);
+                    else if (has<CAN>(p, FEAT_HIDES))
+                        mark_range<T>(mine, j, mem.terms.seen[odd]);
+                }
+                fold_scores<T, QUICK>(my, unit, s, limits, pair);
 
-            const uint32_t head = (uint32_t)(mem.work.b * p.heads_q + mem.work.h);
+                const uint32_t head = (uint32_t)(mem.work.b * p.heads_q + mem.work.h);
 
-            if (has<CAN>(p, FEAT_DROPOUT))
-                drop_scores<T>(p, head, mem.work.i0 + x, j, s);
-            pack_weights<T>(s, mem.weight.of(warp), w, pair);
-            if constexpr ((CAN & FEAT_DROPOUT) != 0)
                 if (has<CAN>(p, FEAT_DROPOUT))
-                    drop_weights<T>(p, head, mem.work.i0 + x, j, w);
+                    drop_scores<T>(p, head, mem.work.i0 + x, j, s);
+                pack_weights<T>(s, mem.weight.of(warp), w, pair);
+                if constexpr ((CAN & FEAT_DROPOUT) != 0)
+                    if (has<CAN>(p, FEAT_DROPOUT))
+                        drop_weights<T>(p, head, mem.work.i0 + x, j, w);
+            };
+
+            if (APART && edge)
+                weigh_keys(constant<APART>());
+            else
+                weigh_keys(constant<false>());
         }
         device_arrive();
         fetch_keys(j + T::BN);
@@ -266,8 +282,10 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
             if (has<CAN>(p, FEAT_HIDES))
                 hide_values<T>(mem.terms.seen[odd], mem.v);
         }
-        if (sees)
-            add_values<T>(mem.v, w, my, pair);
+        if (sees && APART && edge)
+            add_values<T, APART>(mem.v, w, shown, my, pair);
+        else if (sees)
+            add_values<T, false>(mem.v, w, shown, my, pair);
     }
     // Q is not read any more, and the warp's own rows of it are where its rows of O pass through
     static_assert(DIMV <= DIM, "a row of O has room where one of Q was");

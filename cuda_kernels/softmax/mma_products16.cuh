@@ -4,14 +4,24 @@
 #pragma once
 #include "softmax/mma_fold.cuh"
 
+// Whether a row of the warp sees one of keys 32 n .. 32 n + 31 of a step, of which `shown` are
+// those that one of its rows sees.
+DEVICE bool shows(attn_range shown, int n)
+{
+    return 32 * n < shown.end && 32 * n + 32 > shown.first;
+}
+
 // S = Q K^T. `stays`: Q as it was loaded before, if T::Q_STAYS; column: of the warp in its
-// pair.
-template <typename T>
+// pair. EDGE: of 32 keys that none of the warp's rows sees the scores are 0.
+template <typename T, bool EDGE>
 DEVICE void find_scores(const float4 *q, const uint32_t (&stays)[T::MT][T::KT][4],
-                        const float4 *k, int column, scores<T> &s)
+                        const float4 *k, int column, [[maybe_unused]] attn_range shown,
+                        scores<T> &s)
 {
     // beside 128 sums of O all at once are too many registers
-    [[maybe_unused]] constexpr int TOGETHER = DIM == 128 || T::COLS > 1 ? 4 : T::KT;
+    [[maybe_unused]] constexpr int TOGETHER =
+        EDGE && !T::Q_STAYS ? 1 : DIM == 128 || T::COLS > 1 ? 4 : T::KT;
+    constexpr int TILES = 4 / T::COLS;    // of 32 keys
     const int lane = threadIdx.x % 32;
     const device_shared q_at = address_of_queries(q);
     const device_shared k_at = address_of<CHUNKS_K>(
@@ -33,14 +43,19 @@ DEVICE void find_scores(const float4 *q, const uint32_t (&stays)[T::MT][T::KT][4
                 a[mt][i] = stays[mt][x][i];
         }
         #pragma unroll
-        for (int t = 0; t < T::NT; t += 2) {
-            uint32_t b[4];
-
-            device_matrices(b, moved<CHUNKS_K>(k_at, t * 8 * T::COLS, 2 * x));
+        for (int n = 0; n < T::NT / TILES; n++) {
+            if (EDGE && !shows(shown, n))
+                continue;
             #pragma unroll
-            for (int mt = 0; mt < T::MT; mt++) {
-                device_multiply<TYPE>(s[mt][t], a[mt], b[0], b[1]);
-                device_multiply<TYPE>(s[mt][t + 1], a[mt], b[2], b[3]);
+            for (int t = n * TILES; t < (n + 1) * TILES; t += 2) {
+                uint32_t b[4];
+
+                device_matrices(b, moved<CHUNKS_K>(k_at, t * 8 * T::COLS, 2 * x));
+                #pragma unroll
+                for (int mt = 0; mt < T::MT; mt++) {
+                    device_multiply<TYPE>(s[mt][t], a[mt], b[0], b[1]);
+                    device_multiply<TYPE>(s[mt][t + 1], a[mt], b[2], b[3]);
+                }
             }
         }
     }
@@ -96,10 +111,11 @@ DEVICE void drop_weights(const attn_kparams &p, uint32_t head, int query, int j,
                                                   (kept >> 2 * i & 2 ? 0xffff0000u : 0u);
 }
 
-// O += P V, of a pair for the warp's columns: first its own keys.
-template <typename T>
-DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my,
-                       [[maybe_unused]] const warp_pair<T> &pair = {})
+// O += P V, of a pair for the warp's columns: first its own keys. EDGE as above: no weight of
+// the others is more than 0.
+template <typename T, bool EDGE>
+DEVICE void add_values(const float4 *v, const weights<T> &w, [[maybe_unused]] attn_range shown,
+                       rows_state<T> &my, [[maybe_unused]] const warp_pair<T> &pair)
 {
     const device_shared at =
         address_of<CHUNKS_V>(v, threadIdx.x % 16, threadIdx.x / 16 % 2) +
@@ -114,6 +130,8 @@ DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my,
         const device_shared v_at = at + (device_shared)(first * 16 * CHUNKS_V * 16);
         uint32_t a[T::MT][4];
 
+        if (EDGE && !shows(shown, t * T::COLS / 2))
+            continue;
         #pragma unroll
         for (int mt = 0; mt < T::MT; mt++) {
             #pragma unroll
