@@ -95,21 +95,42 @@ template <bool X> struct constant {
     static constexpr bool value = X;
 };
 
-// What this group is to do. By the first warp: a lane finds the ranges of one warp, the first
-// everything else.
-template <typename T, int CAN>
-DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
-{
-    const int tiles = ceil_div(p.len_q, T::BM), w = threadIdx.x;
-    const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles;
-    const int h = head % p.heads_q;
-    const int64_t b = head / p.heads_q;
-    const int i0 = (has<CAN>(p, FEAT_RANGE_RIGHT) ? tiles - 1 - tile : tile) * T::BM;
-    const attn_sequence seq = range_sequence<CAN>(p, b);
-    const int queries = clamp(seq.queries - i0, 0, T::BM);
+// Which tile of queries this group has. With a right bound the longest first, of as many heads as
+// have their keys and values in the L2 at a time.
+struct group_place {
+    int64_t b;
+    int h, i0;
+};
 
-    if (w < T::WARPS) {
-        const int i = i0 + w / T::COLS * T::ROWS, n = clamp(seq.queries - i, 0, T::ROWS);
+template <typename T, int CAN> DEVICE group_place find_place(const attn_kparams &p)
+{
+    const int tiles = ceil_div(p.len_q, T::BM), at = blockIdx.x;
+    int tile = at % tiles, head = at / tiles;
+
+    if (has<CAN>(p, FEAT_RANGE_RIGHT)) {
+        const float bytes = (float)p.len_kv * (float)((p.d + p.dv) * elem_bytes<TYPE>());
+        const int heads = p.batch * p.heads_q;
+        const int fit = (int)fminf((float)L2_BYTES / bytes, (float)(p.batch * p.heads_kv));
+        const int section = max(fit, 1) * p.group;
+        const int first = at / (section * tiles) * section, rest = at - first * tiles;
+        const int width = min(section, heads - first);
+
+        head = first + rest % width;
+        tile = tiles - 1 - rest / width;
+    }
+    return { head / p.heads_q, head % p.heads_q, tile * T::BM };
+}
+
+// Writes down what this group is to do: a warp the ranges of all warps, a lane for each, three
+// more, or the same one, a part of the rest each.
+template <typename T, int CAN>
+DEVICE void describe_group(const attn_kparams &p, const attn_sequence &seq, const group_place &at,
+                           int queries, shared<T, CAN> &mem)
+{
+    const int warp = threadIdx.x / 32, w = threadIdx.x % 32;
+
+    if (warp == 0 && w < T::WARPS) {
+        const int i = at.i0 + w / T::COLS * T::ROWS, n = clamp(seq.queries - i, 0, T::ROWS);
 
         mem.warp_any[w] = range_any<CAN>(p, seq, i, n);
         mem.warp_all[w] = range_all<CAN>(p, seq, i, n);
@@ -118,9 +139,20 @@ DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
     }
     if (w > 0)
         return;
-    describe_work<CAN>(p, seq, b, h, i0, queries, mem.work);
-    if constexpr ((CAN & FEAT_TERMS) != 0)
-        plan_terms<T, CAN>(p, mem.work, mem.terms.plan);
+    if (warp == 1) {
+        mem.work.k_rows = ADDRESS_KEYS(p, k, seq, at.b, address_head_kv(p, at.h));
+        mem.work.v_rows = ADDRESS_KEYS(p, v, seq, at.b, address_head_kv(p, at.h));
+    }
+    if (warp == 2)
+        mem.work.score = score_run<CAN>(p, seq, at.b, at.h, at.i0, queries);
+    if (warp == 3) {
+        mem.work.seq = seq;
+        mem.work.any = range_any<CAN>(p, seq, at.i0, queries);
+        mem.work.b = at.b;
+        mem.work.h = at.h;
+        mem.work.i0 = at.i0;
+        mem.work.queries = queries;
+    }
 }
 
 template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
@@ -139,11 +171,36 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
     uint32_t stays[T::MT][T::KT][4];
     const warp_pair<T> pair = pair_of<T>(mem.weight.of(warp), warp);
 
-    if (threadIdx.x < 32)
-        find_work<T, CAN>(p, mem);
-    __syncthreads();
-    if (mem.work.queries == 0)
+    static_assert(T::WARPS >= 4, "parts of the group's work");
+
+    const group_place place = find_place<T, CAN>(p);
+    const attn_sequence seq = range_sequence<CAN>(p, place.b);
+    const int queries = clamp(seq.queries - place.i0, 0, T::BM);
+
+    if (queries == 0)
         return;
+
+    // rows of Q and of the first step are on their way before all else is found
+    const attn_range begins = range_any<CAN>(p, seq, place.i0, queries);
+    const int first = begins.end > begins.first ? begins.first / T::BN * T::BN : begins.end;
+
+    if (first < begins.end) {
+        const attn_rows rows = ADDRESS_QUERIES(p, q, seq, place.b, place.h);
+        const attn_rows keys = ADDRESS_KEYS(p, k, seq, place.b, address_head_kv(p, place.h));
+
+        fetch<T::BM, CHUNKS_K, T::THREADS, CAN & ~FEAT_PAGES>(
+            p, mem.q, p.q, rows, p.q_stride_l, place.i0, { place.i0, place.i0 + queries }, p.d,
+            has<CAN>(p, WHOLE_Q));
+        fetch<T::BN, CHUNKS_K, T::THREADS, CAN>(p, mem.k, p.k, keys, p.k_stride_l, first, begins,
+                                                p.d, has<CAN>(p, WHOLE_K));
+    }
+    describe_group<T, CAN>(p, seq, place, queries, mem);
+    __syncthreads();
+    if constexpr (looks) {
+        if (threadIdx.x == 0)
+            plan_terms<T, CAN>(p, mem.work, mem.terms.plan);
+        __syncthreads();
+    }
 
     no_limits(limits);
     #pragma unroll
@@ -163,7 +220,6 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
     // where no instance knows of ranges, nothing of them is loaded
     const attn_range all_keys = { 0, p.len_kv };
     const attn_range &any = ranged ? mem.work.any : all_keys;
-    const int first = any.end > any.first ? any.first / T::BN * T::BN : any.end;
     const bool is_special = has<CAN>(p, CAN_SPECIAL);
     // a scale that is no plain factor is multiplied first: then hidden scores stay -inf
     const bool scaled = is_special || !(p.scale > 0.0f && p.scale < 1e30f);
@@ -180,14 +236,6 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                                                 any, p.dv, has<CAN>(p, WHOLE_V));
     };
 
-    if (first < any.end) {
-        const attn_rows rows = ADDRESS_QUERIES(p, q, mem.work.seq, mem.work.b, mem.work.h);
-        const attn_range there = { mem.work.i0, mem.work.i0 + mem.work.queries };
-
-        fetch<T::BM, CHUNKS_K, T::THREADS, CAN & ~FEAT_PAGES>(
-            p, mem.q, p.q, rows, p.q_stride_l, mem.work.i0, there, p.d, has<CAN>(p, WHOLE_Q));
-    }
-    fetch_keys(first);
     if constexpr (looks) {
         for (int i = threadIdx.x; i < 2 * T::BN; i += T::THREADS)
             mem.terms.seen[i / T::BN][i % T::BN] = 0;

@@ -53,6 +53,21 @@ DEVICE void write_rows(const attn_kparams &p, const mma_work &mem, int x0, float
     const int64_t first = rows.base + (mem.i0 + x0) * p.o_stride_l;
 
     if (has<CAN>(p, WHOLE_O)) {
+        constexpr int AT_ONCE = 32 / CHUNKS;    // rows
+
+        if constexpr (AT_ONCE * CHUNKS == 32) {
+            const int c = own + lane % CHUNKS;
+            char *to = (char *)p.o + (first + lane / CHUNKS * p.o_stride_l + c * PER) *
+                                         elem_bytes<TYPE>();
+
+            #pragma unroll
+            for (int x = 0; x < T::ROWS; x += AT_ONCE) {
+                if (x + lane / CHUNKS < queries && c * PER < p.dv)
+                    *(float4 *)to = tile[place_of<CHUNKS_V>(x + lane / CHUNKS, c)];
+                to += AT_ONCE * p.o_stride_l * elem_bytes<TYPE>();
+            }
+            return;
+        }
         for (int e = lane; e < T::ROWS * CHUNKS; e += 32) {
             const int x = e / CHUNKS, c = own + e % CHUNKS;
 
