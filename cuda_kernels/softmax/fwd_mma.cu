@@ -91,10 +91,6 @@ using special = mma<4, 1, 32, 2, false>;
 #endif
 #endif
 
-template <bool X> struct constant {
-    static constexpr bool value = X;
-};
-
 // Which tile of queries this group has. With a right bound the longest first, of as many heads as
 // have their keys and values in the L2 at a time.
 struct group_place {
@@ -108,10 +104,10 @@ template <typename T, int CAN> DEVICE group_place find_place(const attn_kparams 
     int tile = at % tiles, head = at / tiles;
 
     if (has<CAN>(p, FEAT_RANGE_RIGHT)) {
-        const float bytes = (float)p.len_kv * (float)((p.d + p.dv) * elem_bytes<TYPE>());
+        const int64_t bytes = (int64_t)p.len_kv * ((p.d + p.dv) * elem_bytes<TYPE>());
+        const int fit = (int)((unsigned)(L2_BYTES >> 12) / ((unsigned)(bytes >> 12) + 1));
         const int heads = p.batch * p.heads_q;
-        const int fit = (int)fminf((float)L2_BYTES / bytes, (float)(p.batch * p.heads_kv));
-        const int section = max(fit, 1) * p.group;
+        const int section = clamp(fit, 1, p.batch * p.heads_kv) * p.group;
         const int first = at / (section * tiles) * section, rest = at - first * tiles;
         const int width = min(section, heads - first);
 
@@ -254,7 +250,7 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
         const bool edge = j < all.first || all.end - j < T::BN;
         const attn_range shown = { mine.first - j, mine.end - j };
         [[maybe_unused]] const bool odd = j / T::BN % 2;
-        weights<T> w = {};
+        weights<T> w;
 
         if constexpr (looks) {
             if (mem.terms.plan.written)
@@ -284,7 +280,8 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                 if constexpr (looks)
                     if (has<CAN>(p, FEAT_HIDES))
                         hide = terms_hide<T>(mem.terms, odd, x);
-                find_scores<T, EDGE>(mem.q + x * CHUNKS_K, stays, mem.k, pair.column(), shown, s);
+                find_scores<T, EDGE>(mem.q + x * CHUNKS_K, stays, mem.k, pair.column(), shown,
+                                     s);
                 if constexpr (looks)
                     if (is_special)
                         special_scores<T, CAN>(p, mem.work, mem.terms, odd, x, j, hide, s);
@@ -293,7 +290,10 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                     for (int i = 0; i < T::MT * T::NT * 4; i++)
                         s[i / 4 / T::NT][i / 4 % T::NT][i % 4] *= p.scale;
                 }
-                if (EDGE || (!APART && edge))
+                if constexpr (EDGE)
+                    mask_scores<T>(mem.work.score, x, j + pair.column() * 16, shown,
+                                   { all.first - j, all.end - j }, s);
+                else if (!APART && edge)
                     mask_scores<T>(mem.work.score, x, j + pair.column() * 16, s);
                 if constexpr (looks) {
                     if (hide)
@@ -301,7 +301,7 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                     else if (has<CAN>(p, FEAT_HIDES))
                         mark_range<T>(mine, j, mem.terms.seen[odd]);
                 }
-                fold_scores<T, QUICK>(my, unit, s, limits, pair);
+                fold_scores<T, QUICK, EDGE>(my, unit, shown, j > first, s, limits, pair);
 
                 const uint32_t head = (uint32_t)(mem.work.b * p.heads_q + mem.work.h);
 
@@ -317,6 +317,8 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                 weigh_keys(constant<APART>());
             else
                 weigh_keys(constant<false>());
+        } else {
+            no_weights<T>(w);
         }
         device_arrive();
         fetch_keys(j + T::BN);

@@ -15,6 +15,10 @@
 #include "softmax/gather.cuh"
 #include "softmax/sums.cuh"
 
+template <bool X> struct constant {
+    static constexpr bool value = X;
+};
+
 // How products are summed: in the tensor cores, of 16-bit types, or of f32 rounded to TF32;
 // or in f32 to its full accuracy, as mma_products32.cuh has it, over the steps plainly or
 // with compensation.

@@ -25,7 +25,8 @@ template <typename T> struct warp_pair<T, true> {
     // operands of the other one's
     __device__ device_shared mine() const
     {
-        return address_of<CHUNKS>(tile, threadIdx.x % 32 / 4, 2 * column()) + threadIdx.x % 4 * 4;
+        return address_of<CHUNKS>(tile, threadIdx.x % 32 / 4, 2 * column()) +
+               threadIdx.x % 4 * 4;
     }
     __device__ device_shared others() const
     {

@@ -4,13 +4,6 @@
 #pragma once
 #include "softmax/mma_fold.cuh"
 
-// Whether a row of the warp sees one of keys 32 n .. 32 n + 31 of a step, of which `shown` are
-// those that one of its rows sees.
-DEVICE bool shows(attn_range shown, int n)
-{
-    return 32 * n < shown.end && 32 * n + 32 > shown.first;
-}
-
 // S = Q K^T. `stays`: Q as it was loaded before, if T::Q_STAYS; column: of the warp in its
 // pair. EDGE: of 32 keys that none of the warp's rows sees the scores are 0.
 template <typename T, bool EDGE>
@@ -19,19 +12,17 @@ DEVICE void find_scores(const float4 *q, const uint32_t (&stays)[T::MT][T::KT][4
                         scores<T> &s)
 {
     // beside 128 sums of O all at once are too many registers
-    [[maybe_unused]] constexpr int TOGETHER =
+    constexpr int TOGETHER =
         EDGE && !T::Q_STAYS ? 1 : DIM == 128 || T::COLS > 1 ? 4 : T::KT;
-    constexpr int TILES = 4 / T::COLS;    // of 32 keys
+    constexpr int NEXT = DIM == 128 ? 2 : TOGETHER;
+    constexpr int N = T::NT / TILES<T>;
     const int lane = threadIdx.x % 32;
     const device_shared q_at = address_of_queries(q);
     const device_shared k_at = address_of<CHUNKS_K>(
         k, lane % 8 + lane / 16 * 8 + column * 16, lane / 8 % 2);
 
-    #pragma unroll
-    for (int i = 0; i < T::MT * T::NT * 4; i++)
-        s[i / 4 / T::NT][i / 4 % T::NT][i % 4] = 0.0f;
-    #pragma unroll TOGETHER
-    for (int x = 0; x < T::KT; x++) {
+    // 16 columns of D
+    const auto add = [&](int x, auto begins) {
         uint32_t a[T::MT][4];
 
         #pragma unroll
@@ -43,27 +34,52 @@ DEVICE void find_scores(const float4 *q, const uint32_t (&stays)[T::MT][T::KT][4
                 a[mt][i] = stays[mt][x][i];
         }
         #pragma unroll
-        for (int n = 0; n < T::NT / TILES; n++) {
+        for (int n = 0; n < N; n++) {
             if (EDGE && !shows(shown, n))
                 continue;
             #pragma unroll
-            for (int t = n * TILES; t < (n + 1) * TILES; t += 2) {
+            for (int t = n * TILES<T>; t < (n + 1) * TILES<T>; t += 2) {
                 uint32_t b[4];
 
                 device_matrices(b, moved<CHUNKS_K>(k_at, t * 8 * T::COLS, 2 * x));
                 #pragma unroll
                 for (int mt = 0; mt < T::MT; mt++) {
-                    device_multiply<TYPE>(s[mt][t], a[mt], b[0], b[1]);
-                    device_multiply<TYPE>(s[mt][t + 1], a[mt], b[2], b[3]);
+                    if constexpr (decltype(begins)::value) {
+                        device_product_of<TYPE>(s[mt][t], a[mt], b[0], b[1]);
+                        device_product_of<TYPE>(s[mt][t + 1], a[mt], b[2], b[3]);
+                    } else {
+                        device_multiply<TYPE>(s[mt][t], a[mt], b[0], b[1]);
+                        device_multiply<TYPE>(s[mt][t + 1], a[mt], b[2], b[3]);
+                    }
                 }
             }
         }
+    };
+
+    if constexpr (EDGE) {
+        #pragma unroll
+        for (int i = 0; i < T::MT * T::NT * 4; i++)
+            s[i / 4 / T::NT][i / 4 % T::NT][i % 4] = 0.0f;
+        #pragma unroll TOGETHER
+        for (int x = 0; x < T::KT; x++)
+            add(x, constant<false>());
+    } else {
+        add(0, constant<true>());
+        #pragma unroll
+        for (int x = 1; x < TOGETHER; x++)
+            add(x, constant<false>());
+        #pragma unroll NEXT
+        for (int x = TOGETHER; x < T::KT; x++)
+            add(x, constant<false>());
     }
 }
 
 // Weights as the first operand of the product with V: the registers are where they are. Those
 // of a pair are for the other warp too.
 template <typename T> using weights = uint32_t[T::NT / 2][T::MT][4];
+
+// Of a warp that sees no key of a step: nobody reads them, and zeros would be instructions.
+template <typename T> DEVICE void no_weights(weights<T> &) {}
 
 template <typename T>
 DEVICE void pack_weights(const scores<T> &s, float4 *, weights<T> &w,
@@ -155,15 +171,19 @@ DEVICE void add_values(const float4 *v, const weights<T> &w, [[maybe_unused]] at
     }
 }
 
-// Row `half` of the 16 rows mt of O, times a factor, as row r of a tile in shared memory, from
-// chunk `first` on.
+// Row `half` of the 16 rows mt of O, times a factor, into a tile in shared memory, from chunk
+// `first` on, a multiple of 8.
 template <typename T>
 DEVICE void put_row(const rows_state<T> &my, int mt, int half, float factor, float4 *tile,
-                    int r, int first)
+                    int first)
 {
+    const int lane = threadIdx.x % 32;
+    const device_shared at = address_of<CHUNKS_V>(tile, lane / 4, 0) +
+                             (device_shared)(first * 16 + lane % 4 * 4);
+
     #pragma unroll
     for (int n = 0; n < T::VT; n++)
-        ((uint32_t *)(tile + place_of<CHUNKS_V>(r, first + n)))[threadIdx.x % 4] =
-            device_pair<TYPE>(my.o[mt][n][half * 2] * factor,
-                              my.o[mt][n][half * 2 + 1] * factor);
+        device_put(moved<CHUNKS_V>(at, mt * 16 + half * 8, n),
+                   device_pair<TYPE>(my.o[mt][n][half * 2] * factor,
+                                     my.o[mt][n][half * 2 + 1] * factor));
 }

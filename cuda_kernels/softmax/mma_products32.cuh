@@ -129,6 +129,9 @@ DEVICE void drop_scores(const attn_kparams &p, uint32_t head, int query, int j, 
 // Where the warp's weights lie: rows of BN, their chunks exchanged as those of K.
 template <typename T> using weights = const float4 *;
 
+// Of a warp that sees no key of a step.
+template <typename T> DEVICE void no_weights(weights<T> &w) { w = NULL; }
+
 template <typename T>
 DEVICE void drop_weights(const attn_kparams &, uint32_t, int, int, weights<T> &) {}
 
@@ -216,12 +219,12 @@ DEVICE void add_values(const float4 *v, const weights<T> &w, attn_range, rows_st
     }
 }
 
-// Row `half` of the 16 rows mt of O, times a factor, as row r of a tile in shared memory.
+// Row `half` of the 16 rows mt of O, times a factor, into a tile in shared memory.
 template <typename T>
 DEVICE void put_row(const rows_state<T> &my, int mt, int half, float factor, float4 *tile,
-                    int r, int)
+                    int)
 {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, r = lane / 4 + mt * 16 + half * 8;
 
     #pragma unroll
     for (int n = 0; n < T::VT; n += 2) {    // four columns: e is n / 2 % 2

@@ -43,7 +43,7 @@ DEVICE void write_rows(const attn_kparams &p, const mma_work &mem, int x0, float
             own == 0)
             p.lse[address_lse<CAN>(p, mem.seq, mem.b, mem.h, mem.i0 + x0 + x)] =
                 state_lse(row);
-        put_row<T>(my, mt, half, factor, tile, x, own);
+        put_row<T>(my, mt, half, factor, tile, own);
     }
     __syncwarp();
     if (!p.want_o)

@@ -315,6 +315,13 @@ DEVICE void device_multiply_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t
     }
 }
 
+template <int TYPE>
+DEVICE void device_product_of(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    c[0] = c[1] = c[2] = c[3] = 0.0f;
+    device_multiply<TYPE>(c, a, b0, b1);
+}
+
 DEVICE void device_product_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                 uint32_t b1)
 {
