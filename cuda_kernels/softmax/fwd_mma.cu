@@ -153,8 +153,8 @@ DEVICE void describe_group(const attn_kparams &p, const attn_sequence &seq, cons
 
 template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
 {
-    // steps with hidden keys have code of their own
-    constexpr bool APART = CAN == (CAN_RANGES) && TYPE != TYPE_F32;
+    // steps with hidden keys have code of their own where that is not too much of it
+    constexpr bool APART = CAN == (CAN_RANGES) && T::COLS > 1;
     constexpr bool ranged = CAN != (CAN_PLAIN), looks = (CAN & FEAT_TERMS) != 0;
     constexpr bool QUICK = T::COLS > 1 || (TYPE != TYPE_F32 && (!looks || DIM > 128));    // registers are full else
     static_assert(sizeof(shared<T, CAN>) <= T::BYTES + (CAN & FEAT_TERMS ? T::TERMS : 0),
