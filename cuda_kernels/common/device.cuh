@@ -201,6 +201,34 @@ DEVICE void device_arrive()
     __syncthreads();
 }
 
+// A barrier of THREADS threads by number, 1 to 15; 0 is __syncthreads()'s. The second arrives
+// at it and does not wait; behind the third all know whether one of them has it.
+template <int THREADS> DEVICE void device_meet(int number)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+}
+
+template <int THREADS> DEVICE void device_pass(int number)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+}
+
+template <int THREADS> DEVICE bool device_meet_any(int number, bool has)
+{
+    uint32_t any;
+
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; bar.red.or.pred p, %1, %2, p; "
+                 "selp.u32 %0, 1, 0, p; }"
+                 : "=r"(any) : "r"(number), "n"(THREADS), "r"((uint32_t)has) : "memory");
+    return any != 0;
+}
+
+// Writes a word of shared memory.
+DEVICE void device_put(device_shared at, uint32_t x)
+{
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800    // or the host's pass
 // Four 8 x 8 matrices of 16-bit elements from shared memory: lane i names row i % 8 of
 // matrix i / 8, 16 bytes. Lane i gets of each matrix row i / 4, elements 2 (i % 4) + 0, 1.
@@ -269,6 +297,22 @@ DEVICE void device_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
             "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// c = a b likewise.
+template <int TYPE>
+DEVICE void device_product_of(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    if (TYPE == 1)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+            : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+            : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
 // A number rounded to TF32, as a word of an operand.

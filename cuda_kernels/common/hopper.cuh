@@ -91,18 +91,6 @@ DEVICE void device_barrier_wait(device_barrier *b, uint32_t parity)
                  "r"(parity) : "memory");
 }
 
-// A barrier of THREADS threads by number, 1 to 15; 0 is __syncthreads()'s. The second arrives
-// at it and does not wait.
-template <int THREADS> DEVICE void device_meet(int number)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
-}
-
-template <int THREADS> DEVICE void device_pass(int number)
-{
-    asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
-}
-
 template <int REGISTERS> DEVICE void device_take_registers()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));

@@ -78,7 +78,7 @@ using large = mma<4, 2, 64, 2, false>;
 #elif DIM == 192
 using large = mma<8, 1, 64, 1, DIMV == 192>;
 #elif defined(HOPPER)
-using large = mma<8, 1, 128, 1, false>;
+using large = mma<8, 2, 128, 1, false, IN_CORES, 2>;
 #else
 using large = mma<8, 1, 64, 1, false>;
 #endif
@@ -91,21 +91,42 @@ using special = mma<4, 1, 32, 2, false>;
 #endif
 #endif
 
-// What this group is to do. By the first warp: a lane finds the ranges of one warp, the first
-// everything else.
-template <typename T, int CAN>
-DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
-{
-    const int tiles = ceil_div(p.len_q, T::BM), w = threadIdx.x;
-    const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles;
-    const int h = head % p.heads_q;
-    const int64_t b = head / p.heads_q;
-    const int i0 = (has<CAN>(p, FEAT_RANGE_RIGHT) ? tiles - 1 - tile : tile) * T::BM;
-    const attn_sequence seq = range_sequence<CAN>(p, b);
-    const int queries = clamp(seq.queries - i0, 0, T::BM);
+// Which tile of queries this group has. With a right bound the longest first, of as many heads as
+// have their keys and values in the L2 at a time.
+struct group_place {
+    int64_t b;
+    int h, i0;
+};
 
-    if (w < T::WARPS) {
-        const int i = i0 + w * T::ROWS, n = clamp(seq.queries - i, 0, T::ROWS);
+template <typename T, int CAN> DEVICE group_place find_place(const attn_kparams &p)
+{
+    const int tiles = ceil_div(p.len_q, T::BM), at = blockIdx.x;
+    int tile = at % tiles, head = at / tiles;
+
+    if (has<CAN>(p, FEAT_RANGE_RIGHT)) {
+        const int64_t bytes = (int64_t)p.len_kv * ((p.d + p.dv) * elem_bytes<TYPE>());
+        const int fit = (int)((unsigned)(L2_BYTES >> 12) / ((unsigned)(bytes >> 12) + 1));
+        const int heads = p.batch * p.heads_q;
+        const int section = clamp(fit, 1, p.batch * p.heads_kv) * p.group;
+        const int first = at / (section * tiles) * section, rest = at - first * tiles;
+        const int width = min(section, heads - first);
+
+        head = first + rest % width;
+        tile = tiles - 1 - rest / width;
+    }
+    return { head / p.heads_q, head % p.heads_q, tile * T::BM };
+}
+
+// Writes down what this group is to do: a warp the ranges of all warps, a lane for each, three
+// more, or the same one, a part of the rest each.
+template <typename T, int CAN>
+DEVICE void describe_group(const attn_kparams &p, const attn_sequence &seq, const group_place &at,
+                           int queries, shared<T, CAN> &mem)
+{
+    const int warp = threadIdx.x / 32, w = threadIdx.x % 32;
+
+    if (warp == 0 && w < T::WARPS) {
+        const int i = at.i0 + w / T::COLS * T::ROWS, n = clamp(seq.queries - i, 0, T::ROWS);
 
         mem.warp_any[w] = range_any<CAN>(p, seq, i, n);
         mem.warp_all[w] = range_all<CAN>(p, seq, i, n);
@@ -114,29 +135,68 @@ DEVICE void find_work(const attn_kparams &p, shared<T, CAN> &mem)
     }
     if (w > 0)
         return;
-    describe_work<CAN>(p, seq, b, h, i0, queries, mem.work);
-    if constexpr ((CAN & FEAT_TERMS) != 0)
-        plan_terms<T, CAN>(p, mem.work, mem.terms.plan);
+    if (warp == 1) {
+        mem.work.k_rows = ADDRESS_KEYS(p, k, seq, at.b, address_head_kv(p, at.h));
+        mem.work.v_rows = ADDRESS_KEYS(p, v, seq, at.b, address_head_kv(p, at.h));
+    }
+    if (warp == 2)
+        mem.work.score = score_run<CAN>(p, seq, at.b, at.h, at.i0, queries);
+    if (warp == 3) {
+        mem.work.seq = seq;
+        mem.work.any = range_any<CAN>(p, seq, at.i0, queries);
+        mem.work.b = at.b;
+        mem.work.h = at.h;
+        mem.work.i0 = at.i0;
+        mem.work.queries = queries;
+    }
 }
 
 template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
 {
+    // steps with hidden keys have code of their own where that is not too much of it
+    constexpr bool APART = CAN == (CAN_RANGES) && T::COLS > 1;
     constexpr bool ranged = CAN != (CAN_PLAIN), looks = (CAN & FEAT_TERMS) != 0;
-    constexpr bool QUICK = TYPE != TYPE_F32 && (!looks || DIM > 128);    // registers are full else
+    constexpr bool QUICK = T::COLS > 1 || (TYPE != TYPE_F32 && (!looks || DIM > 128));    // registers are full else
     static_assert(sizeof(shared<T, CAN>) <= T::BYTES + (CAN & FEAT_TERMS ? T::TERMS : 0),
                   "the planner's budget");
     SHARED_MEMORY(memory);
     shared<T, CAN> &mem = *(shared<T, CAN> *)memory;
-    const int warp = threadIdx.x / 32, x = warp * T::ROWS;
+    const int warp = threadIdx.x / 32, x = warp / T::COLS * T::ROWS;
     rows_state<T> my;
     score_limits<T> limits;
     uint32_t stays[T::MT][T::KT][4];
+    const warp_pair<T> pair = pair_of<T>(mem.weight.of(warp), warp);
 
-    if (threadIdx.x < 32)
-        find_work<T, CAN>(p, mem);
-    __syncthreads();
-    if (mem.work.queries == 0)
+    static_assert(T::WARPS >= 4, "parts of the group's work");
+
+    const group_place place = find_place<T, CAN>(p);
+    const attn_sequence seq = range_sequence<CAN>(p, place.b);
+    const int queries = clamp(seq.queries - place.i0, 0, T::BM);
+
+    if (queries == 0)
         return;
+
+    // rows of Q and of the first step are on their way before all else is found
+    const attn_range begins = range_any<CAN>(p, seq, place.i0, queries);
+    const int first = begins.end > begins.first ? begins.first / T::BN * T::BN : begins.end;
+
+    if (first < begins.end) {
+        const attn_rows rows = ADDRESS_QUERIES(p, q, seq, place.b, place.h);
+        const attn_rows keys = ADDRESS_KEYS(p, k, seq, place.b, address_head_kv(p, place.h));
+
+        fetch<T::BM, CHUNKS_K, T::THREADS, CAN & ~FEAT_PAGES>(
+            p, mem.q, p.q, rows, p.q_stride_l, place.i0, { place.i0, place.i0 + queries }, p.d,
+            has<CAN>(p, WHOLE_Q));
+        fetch<T::BN, CHUNKS_K, T::THREADS, CAN>(p, mem.k, p.k, keys, p.k_stride_l, first, begins,
+                                                p.d, has<CAN>(p, WHOLE_K));
+    }
+    describe_group<T, CAN>(p, seq, place, queries, mem);
+    __syncthreads();
+    if constexpr (looks) {
+        if (threadIdx.x == 0)
+            plan_terms<T, CAN>(p, mem.work, mem.terms.plan);
+        __syncthreads();
+    }
 
     no_limits(limits);
     #pragma unroll
@@ -156,7 +216,6 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
     // where no instance knows of ranges, nothing of them is loaded
     const attn_range all_keys = { 0, p.len_kv };
     const attn_range &any = ranged ? mem.work.any : all_keys;
-    const int first = any.end > any.first ? any.first / T::BN * T::BN : any.end;
     const bool is_special = has<CAN>(p, CAN_SPECIAL);
     // a scale that is no plain factor is multiplied first: then hidden scores stay -inf
     const bool scaled = is_special || !(p.scale > 0.0f && p.scale < 1e30f);
@@ -173,14 +232,6 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                                                 any, p.dv, has<CAN>(p, WHOLE_V));
     };
 
-    if (first < any.end) {
-        const attn_rows rows = ADDRESS_QUERIES(p, q, mem.work.seq, mem.work.b, mem.work.h);
-        const attn_range there = { mem.work.i0, mem.work.i0 + mem.work.queries };
-
-        fetch<T::BM, CHUNKS_K, T::THREADS, CAN & ~FEAT_PAGES>(
-            p, mem.q, p.q, rows, p.q_stride_l, mem.work.i0, there, p.d, has<CAN>(p, WHOLE_Q));
-    }
-    fetch_keys(first);
     if constexpr (looks) {
         for (int i = threadIdx.x; i < 2 * T::BN; i += T::THREADS)
             mem.terms.seen[i / T::BN][i % T::BN] = 0;
@@ -196,8 +247,10 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
         const attn_range mine = ranged ? mem.warp_any[warp] : all_keys;
         const attn_range all = ranged ? mem.warp_all[warp] : all_keys;
         const bool sees = !ranged || (mine.first < j + T::BN && mine.end > j);
+        const bool edge = j < all.first || all.end - j < T::BN;
+        const attn_range shown = { mine.first - j, mine.end - j };
         [[maybe_unused]] const bool odd = j / T::BN % 2;
-        weights<T> w = {};
+        weights<T> w;
 
         if constexpr (looks) {
             if (mem.terms.plan.written)
@@ -219,39 +272,53 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                              i % T::KT);
         }
         if (sees) {
-            scores<T> s;
-            [[maybe_unused]] bool hide = false;
+            const auto weigh_keys = [&](auto at_edge) {
+                constexpr bool EDGE = decltype(at_edge)::value;
+                scores<T> s;
+                [[maybe_unused]] bool hide = false;
 
-            if constexpr (looks)
-                if (has<CAN>(p, FEAT_HIDES))
-                    hide = terms_hide<T>(mem.terms, odd, x);
-            find_scores<T>(mem.q + x * CHUNKS_K, stays, mem.k, s);
-            if constexpr (looks)
-                if (is_special)
-                    special_scores<T, CAN>(p, mem.work, mem.terms, odd, x, j, hide, s);
-            if (scaled && !is_special) {
-                #pragma unroll
-                for (int i = 0; i < T::MT * T::NT * 4; i++)
-                    s[i / 4 / T::NT][i / 4 % T::NT][i % 4] *= p.scale;
-            }
-            if (j < all.first || all.end - j < T::BN)
-                mask_scores<T>(mem.work.score, x, j, s);
-            if constexpr (looks) {
-                if (hide)
-                    mark_seen<T>(s, mem.terms.seen[odd]);
-                else if (has<CAN>(p, FEAT_HIDES))
-                    mark_range<T>(mine, j, mem.terms.seen[odd]);
-            }
-            fold_scores<T, QUICK>(my, unit, s, limits);
+                if constexpr (looks)
+                    if (has<CAN>(p, FEAT_HIDES))
+                        hide = terms_hide<T>(mem.terms, odd, x);
+                find_scores<T, EDGE>(mem.q + x * CHUNKS_K, stays, mem.k, pair.column(), shown,
+                                     s);
+                if constexpr (looks)
+                    if (is_special)
+                        special_scores<T, CAN>(p, mem.work, mem.terms, odd, x, j, hide, s);
+                if (scaled && !is_special) {
+                    #pragma unroll
+                    for (int i = 0; i < T::MT * T::NT * 4; i++)
+                        s[i / 4 / T::NT][i / 4 % T::NT][i % 4] *= p.scale;
+                }
+                if constexpr (EDGE)
+                    mask_scores<T>(mem.work.score, x, j + pair.column() * 16, shown,
+                                   { all.first - j, all.end - j }, s);
+                else if (!APART && edge)
+                    mask_scores<T>(mem.work.score, x, j + pair.column() * 16, s);
+                if constexpr (looks) {
+                    if (hide)
+                        mark_seen<T>(s, mem.terms.seen[odd]);
+                    else if (has<CAN>(p, FEAT_HIDES))
+                        mark_range<T>(mine, j, mem.terms.seen[odd]);
+                }
+                fold_scores<T, QUICK, EDGE>(my, unit, shown, j > first, s, limits, pair);
 
-            const uint32_t head = (uint32_t)(mem.work.b * p.heads_q + mem.work.h);
+                const uint32_t head = (uint32_t)(mem.work.b * p.heads_q + mem.work.h);
 
-            if (has<CAN>(p, FEAT_DROPOUT))
-                drop_scores<T>(p, head, mem.work.i0 + x, j, s);
-            pack_weights<T>(s, mem.weight.of(warp), w);
-            if constexpr ((CAN & FEAT_DROPOUT) != 0)
                 if (has<CAN>(p, FEAT_DROPOUT))
-                    drop_weights<T>(p, head, mem.work.i0 + x, j, w);
+                    drop_scores<T>(p, head, mem.work.i0 + x, j, s);
+                pack_weights<T>(s, mem.weight.of(warp), w, pair);
+                if constexpr ((CAN & FEAT_DROPOUT) != 0)
+                    if (has<CAN>(p, FEAT_DROPOUT))
+                        drop_weights<T>(p, head, mem.work.i0 + x, j, w);
+            };
+
+            if (APART && edge)
+                weigh_keys(constant<APART>());
+            else
+                weigh_keys(constant<false>());
+        } else {
+            no_weights<T>(w);
         }
         device_arrive();
         fetch_keys(j + T::BN);
@@ -265,12 +332,15 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
             if (has<CAN>(p, FEAT_HIDES))
                 hide_values<T>(mem.terms.seen[odd], mem.v);
         }
-        if (sees)
-            add_values<T>(mem.v, w, my);
+        if (sees && APART && edge)
+            add_values<T, APART>(mem.v, w, shown, my, pair);
+        else if (sees)
+            add_values<T, false>(mem.v, w, shown, my, pair);
     }
     // Q is not read any more, and the warp's own rows of it are where its rows of O pass through
     static_assert(DIMV <= DIM, "a row of O has room where one of Q was");
-    write_rows<T, CAN>(p, mem.work, x, mem.q + x * CHUNKS_K, scaled ? 1.0f : p.scale, my);
+    write_rows<T, CAN>(p, mem.work, x, mem.q + x * CHUNKS_K, scaled ? 1.0f : p.scale, my,
+                       pair);
 }
 
 #define JOIN(a, b) a##b

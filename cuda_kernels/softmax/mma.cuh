@@ -15,13 +15,17 @@
 #include "softmax/gather.cuh"
 #include "softmax/sums.cuh"
 
+template <bool X> struct constant {
+    static constexpr bool value = X;
+};
+
 // How products are summed: in the tensor cores, of 16-bit types, or of f32 rounded to TF32;
 // or in f32 to its full accuracy, as mma_products32.cuh has it, over the steps plainly or
 // with compensation.
 enum sums { IN_CORES, EXACT, EXACT_LONG };
 
-template <int WARPS_, int MT_, int BN_, int BLOCKS_, bool Q_STAYS_,
-          sums SUMS_ = IN_CORES>
+template <int WARPS_, int MT_, int BN_, int BLOCKS_, bool Q_STAYS_, sums SUMS_ = IN_CORES,
+          int COLS_ = 1>
 struct mma {
     static constexpr int WARPS = WARPS_;
     static constexpr int MT = MT_;            // operands of 16 rows that a warp has
@@ -29,17 +33,18 @@ struct mma {
     static constexpr int BLOCKS = BLOCKS_;    // groups on a multiprocessor
     static constexpr bool Q_STAYS = Q_STAYS_; // Q in registers, not loaded anew each step
     static constexpr sums SUMS = SUMS_;
+    static constexpr int COLS = COLS_;        // warps that share their rows: mma_pairs.cuh
     static constexpr bool LONG = SUMS == EXACT_LONG;
     static constexpr int THREADS = 32 * WARPS;
-    static constexpr int ROWS = 16 * MT, BM = WARPS * ROWS;    // of a warp, of the group
+    static constexpr int ROWS = 16 * MT, BM = WARPS / COLS * ROWS;    // of a warp, of the group
 
     // as the planner counts them; 512 for the group's work
     static constexpr int BYTES =
         elem_bytes<TYPE>() * (BM * DIM + BN * (DIM + DIMV)) +
-        (TYPE == TYPE_F32 ? 4 * BM * BN : 0) + 512;
+        (TYPE == TYPE_F32 ? 4 * BM * BN : COLS > 1 ? 2 * BM * BN : 0) + 512;
     static constexpr int TERM_BYTES = 4 * (BM + 1) * BN;
     static constexpr int TERMS = TERM_BYTES + 2 * 4 * BN;
-    static constexpr int NT = BN / 8, VT = DIMV / 8;
+    static constexpr int NT = BN / COLS / 8, VT = DIMV / COLS / 8;    // of a warp
     static constexpr int KT = DIM * elem_bytes<TYPE>() / 32;    // steps of two chunks
 };
 
@@ -67,13 +72,13 @@ template <typename T, bool TERMS> struct mma_terms {
 };
 template <typename T> struct mma_terms<T, false> {};
 
-// Weights on their way from the scores to the products, of f32 alone.
-template <typename T, bool F32> struct mma_weights {
-    float4 w[T::WARPS][T::ROWS * T::BN / 4];
+// Weights on their way from the scores to the products, of f32 and of warps in pairs.
+template <typename T, bool F32, bool PAIRED = (T::COLS > 1)> struct mma_weights {
+    alignas(128) float4 w[T::WARPS / T::COLS][T::ROWS * T::BN * elem_bytes<TYPE>() / 16];
 
-    __device__ float4 *of(int warp) { return w[warp]; }
+    __device__ float4 *of(int warp) { return w[warp / T::COLS]; }
 };
-template <typename T> struct mma_weights<T, false> {
+template <typename T> struct mma_weights<T, false, false> {
     __device__ float4 *of(int) { return NULL; }
 };
 

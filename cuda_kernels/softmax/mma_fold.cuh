@@ -5,7 +5,7 @@
 // In the registers of mma a lane has, of each 16 rows, row lane / 4 and that + 8 ("half" 0
 // and 1), and of each eight columns 2 (lane % 4) and the next.
 #pragma once
-#include "softmax/mma_terms.cuh"
+#include "softmax/mma_pairs.cuh"
 
 // The warp's rows: maxima m, in units of the scores as fold_scores() gets them; sums l of
 // this lane's keys.
@@ -16,7 +16,13 @@ template <typename T> struct rows_state {
     rests rest[T::LONG ? T::MT : 1][T::VT][2];    // of o, two columns each
 };
 
-// -inf where a key of the step, which begins with key j, is out of a row's range.
+// Of the keys of a step the one of score e of a lane's row, from its first one on.
+template <typename T> DEVICE constexpr int key_of(int e)
+{
+    return e / 4 * 16 * T::COLS + e / 2 % 2 * 8 + e % 2;
+}
+
+// -inf where a key of the step is out of a row's range; j: the warp's first one.
 template <typename T> DEVICE void mask_scores(const attn_score &at, int x, int j, scores<T> &s)
 {
     const int lane = threadIdx.x % 32;
@@ -29,10 +35,52 @@ template <typename T> DEVICE void mask_scores(const attn_score &at, int x, int j
 
         #pragma unroll
         for (int e = 0; e < 2 * T::NT; e++) {
-            const int c = e / 2 * 8 + e % 2;
+            const int c = key_of<T>(e);
             float &score = s[mt][e / 2][half * 2 + e % 2];
 
             score = c >= first && c < end ? score : -INFINITE;
+        }
+    }
+}
+
+// A warp's 8-key tiles among 32 keys of a step, which it skips where none of its rows sees one:
+// `shown` are those that one of them sees, from the first of the step on.
+template <typename T> constexpr int TILES = 4 / T::COLS;
+
+DEVICE bool shows(attn_range shown, int n)
+{
+    return 32 * n < shown.end && 32 * n + 32 > shown.first;
+}
+
+// mask_scores() for a step of which the warp's rows all see keys `clear`.
+template <typename T>
+DEVICE void mask_scores(const attn_score &at, int x, int j, attn_range shown, attn_range clear,
+                        scores<T> &s)
+{
+    const int lane = threadIdx.x % 32;
+    int first[T::MT][2], end[T::MT][2];
+
+    #pragma unroll
+    for (int i = 0; i < 2 * T::MT; i++) {
+        const attn_range span = score_span(at, x + lane / 4 + i * 8);
+
+        first[i / 2][i % 2] = span.first - j - lane % 4 * 2;
+        end[i / 2][i % 2] = span.end - j - lane % 4 * 2;
+    }
+    #pragma unroll
+    for (int n = 0; n < T::NT / TILES<T>; n++) {
+        if (32 * n >= clear.first && 32 * n + 32 <= clear.end)
+            continue;
+
+        const bool some = shows(shown, n);
+
+        #pragma unroll
+        for (int i = 0; i < T::MT * TILES<T> * 4; i++) {
+            const int mt = i / 4 / TILES<T>, t = n * TILES<T> + i / 4 % TILES<T>, e = i % 4;
+            const int c = key_of<T>(2 * t + e % 2);
+
+            if (!some || c < first[mt][e / 2] || c >= end[mt][e / 2])
+                s[mt][t][e] = -INFINITE;
         }
     }
 }
@@ -55,10 +103,11 @@ template <typename T> struct references {
 // what weights are held against, which is all that O and the LSE ask for. Where m is far, it
 // is taken off the scores here.
 template <typename T>
-DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s)
+DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s,
+                                     const warp_pair<T> &pair = {})
 {
     references<T> r;
-    float old[T::MT][2];
+    float old[T::MT][2], tops[T::MT][2];
     bool far = false, moves = false;
 
     #pragma unroll
@@ -73,7 +122,14 @@ DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s
         float top = state_max(two[0], two[1]);
 
         top = state_max(__shfl_xor_sync(0xffffffffu, top, 1), top);
-        top = state_max(__shfl_xor_sync(0xffffffffu, top, 2), top);
+        tops[mt][half] = state_max(__shfl_xor_sync(0xffffffffu, top, 2), top);
+    }
+    pair.largest(tops);
+    #pragma unroll
+    for (int i = 0; i < 2 * T::MT; i++) {
+        const int mt = i / 2, half = i % 2;
+        const float top = tops[mt][half];
+
         old[mt][half] = my.m[mt][half];
         if ((top - my.m[mt][half]) * unit > HEADROOM<TYPE>) {
             my.m[mt][half] = top;
@@ -146,7 +202,7 @@ DEVICE void find_limits(const rows_state<T> &my, float unit, score_limits<T> &li
 // instructions and no exchange among lanes.
 template <typename T>
 DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s,
-                                     score_limits<T> &limits)
+                                     score_limits<T> &limits, const warp_pair<T> &pair = {})
 {
     references<T> r;
     bool above = false;
@@ -165,8 +221,8 @@ DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s
         r.factor[mt][half] = 1.0f;
     }
     r.moves = false;
-    if (__any_sync(0xffffffffu, above)) {
-        r = find_references(my, unit, s);
+    if (pair.any(above)) {
+        r = find_references(my, unit, s, pair);
         find_limits(my, unit, limits);
     }
     return r;
@@ -174,27 +230,48 @@ DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s
 
 // From scores to weights, in place. A weight is 2^(unit s - unit m), the difference by one
 // fused multiply-add: it is as exact as the score itself, and what unit m is rounded by, all
-// weights have in common, so that it leaves with their sum.
-template <typename T>
-DEVICE void weigh(rows_state<T> &my, const references<T> &r, float unit, scores<T> &s)
+// weights have in common, so that it leaves with their sum. EDGE: those of 32 keys that are not
+// shown are 0.
+template <typename T, bool EDGE = false>
+DEVICE void weigh(rows_state<T> &my, const references<T> &r, float unit, scores<T> &s,
+                  [[maybe_unused]] attn_range shown = {})
 {
+    constexpr int N = EDGE ? T::NT / TILES<T> : 1, PART = 2 * T::NT / N;
+    float sum[T::MT][2];
+
+    #pragma unroll
+    for (int n = 0; n < N; n++) {
+        const bool some = !EDGE || shows(shown, n);
+
+        #pragma unroll
+        for (int i = 0; i < 2 * T::MT; i++) {
+            const int mt = i / 2, half = i % 2;
+            const float top = device_product(r.now[mt][half], unit) - LIFT<TYPE>;
+
+            if (n == 0)
+                sum[mt][half] = 0.0f;
+            #pragma unroll
+            for (int e = n * PART; e < (n + 1) * PART; e++) {
+                float &w = s[mt][e / 2][half * 2 + e % 2];
+
+                if (some) {
+                    w = state_exp2(fmaf(w, unit, -top));
+                    sum[mt][half] += w;
+                } else {
+                    w = 0.0f;
+                }
+            }
+        }
+    }
     #pragma unroll
     for (int i = 0; i < 2 * T::MT; i++) {
         const int mt = i / 2, half = i % 2;
-        const float top = device_product(r.now[mt][half], unit) - LIFT<TYPE>;
-        float sum = 0.0f;
 
-        #pragma unroll
-        for (int e = 0; e < 2 * T::NT; e++) {
-            float &w = s[mt][e / 2][half * 2 + e % 2];
-
-            w = state_exp2(fmaf(w, unit, -top));
-            sum += w;
-        }
         if (T::LONG)
-            add_compensated<TYPE_F32>(my.l[mt][half], my.l_rest[T::LONG ? mt : 0][half], sum);
+            add_compensated<TYPE_F32>(my.l[mt][half], my.l_rest[T::LONG ? mt : 0][half],
+                                      sum[mt][half]);
         else
-            my.l[mt][half] += sum;
+            my.l[mt][half] += sum[mt][half];
     }
 }
 
@@ -218,14 +295,16 @@ template <typename T> DEVICE void move_rows(rows_state<T> &my, const references<
     }
 }
 
-// A step's scores become weights. QUICK: where limits say so, without a look at the maxima.
-template <typename T, bool QUICK>
-DEVICE void fold_scores(rows_state<T> &my, float unit, scores<T> &s, score_limits<T> &limits)
+// A step's scores become weights. QUICK: where limits say so, without a look at the maxima;
+// begun: O is not 0.
+template <typename T, bool QUICK, bool EDGE>
+DEVICE void fold_scores(rows_state<T> &my, float unit, attn_range shown, bool begun, scores<T> &s,
+                        score_limits<T> &limits, const warp_pair<T> &pair)
 {
-    const references<T> r = QUICK ? find_references(my, unit, s, limits)
-                                  : find_references(my, unit, s);
+    const references<T> r = QUICK ? find_references(my, unit, s, limits, pair)
+                                  : find_references(my, unit, s, pair);
 
-    if (r.moves)
+    if (r.moves && begun)
         move_rows(my, r);
-    weigh(my, r, unit, s);
+    weigh<T, EDGE>(my, r, unit, s, shown);
 }

@@ -4,23 +4,25 @@
 #pragma once
 #include "softmax/mma_fold.cuh"
 
-// S = Q K^T. `stays`: Q as it was loaded before, if T::Q_STAYS.
-template <typename T>
+// S = Q K^T. `stays`: Q as it was loaded before, if T::Q_STAYS; column: of the warp in its
+// pair. EDGE: of 32 keys that none of the warp's rows sees the scores are 0.
+template <typename T, bool EDGE>
 DEVICE void find_scores(const float4 *q, const uint32_t (&stays)[T::MT][T::KT][4],
-                        const float4 *k, scores<T> &s)
+                        const float4 *k, int column, [[maybe_unused]] attn_range shown,
+                        scores<T> &s)
 {
-    // of D 128 all at once are too many registers
-    [[maybe_unused]] constexpr int TOGETHER = DIM == 128 ? 4 : T::KT;
+    // beside 128 sums of O all at once are too many registers
+    constexpr int TOGETHER =
+        EDGE && !T::Q_STAYS ? 1 : DIM == 128 || T::COLS > 1 ? 4 : T::KT;
+    constexpr int NEXT = DIM == 128 ? 2 : TOGETHER;
+    constexpr int N = T::NT / TILES<T>;
     const int lane = threadIdx.x % 32;
     const device_shared q_at = address_of_queries(q);
-    const device_shared k_at =
-        address_of<CHUNKS_K>(k, lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    const device_shared k_at = address_of<CHUNKS_K>(
+        k, lane % 8 + lane / 16 * 8 + column * 16, lane / 8 % 2);
 
-    #pragma unroll
-    for (int i = 0; i < T::MT * T::NT * 4; i++)
-        s[i / 4 / T::NT][i / 4 % T::NT][i % 4] = 0.0f;
-    #pragma unroll TOGETHER
-    for (int x = 0; x < T::KT; x++) {
+    // 16 columns of D
+    const auto add = [&](int x, auto begins) {
         uint32_t a[T::MT][4];
 
         #pragma unroll
@@ -32,24 +34,56 @@ DEVICE void find_scores(const float4 *q, const uint32_t (&stays)[T::MT][T::KT][4
                 a[mt][i] = stays[mt][x][i];
         }
         #pragma unroll
-        for (int t = 0; t < T::NT; t += 2) {
-            uint32_t b[4];
-
-            device_matrices(b, moved<CHUNKS_K>(k_at, t * 8, 2 * x));
+        for (int n = 0; n < N; n++) {
+            if (EDGE && !shows(shown, n))
+                continue;
             #pragma unroll
-            for (int mt = 0; mt < T::MT; mt++) {
-                device_multiply<TYPE>(s[mt][t], a[mt], b[0], b[1]);
-                device_multiply<TYPE>(s[mt][t + 1], a[mt], b[2], b[3]);
+            for (int t = n * TILES<T>; t < (n + 1) * TILES<T>; t += 2) {
+                uint32_t b[4];
+
+                device_matrices(b, moved<CHUNKS_K>(k_at, t * 8 * T::COLS, 2 * x));
+                #pragma unroll
+                for (int mt = 0; mt < T::MT; mt++) {
+                    if constexpr (decltype(begins)::value) {
+                        device_product_of<TYPE>(s[mt][t], a[mt], b[0], b[1]);
+                        device_product_of<TYPE>(s[mt][t + 1], a[mt], b[2], b[3]);
+                    } else {
+                        device_multiply<TYPE>(s[mt][t], a[mt], b[0], b[1]);
+                        device_multiply<TYPE>(s[mt][t + 1], a[mt], b[2], b[3]);
+                    }
+                }
             }
         }
+    };
+
+    if constexpr (EDGE) {
+        #pragma unroll
+        for (int i = 0; i < T::MT * T::NT * 4; i++)
+            s[i / 4 / T::NT][i / 4 % T::NT][i % 4] = 0.0f;
+        #pragma unroll TOGETHER
+        for (int x = 0; x < T::KT; x++)
+            add(x, constant<false>());
+    } else {
+        add(0, constant<true>());
+        #pragma unroll
+        for (int x = 1; x < TOGETHER; x++)
+            add(x, constant<false>());
+        #pragma unroll NEXT
+        for (int x = TOGETHER; x < T::KT; x++)
+            add(x, constant<false>());
     }
 }
 
-// Weights as the first operand of the product with V: the registers are where they are.
+// Weights as the first operand of the product with V: the registers are where they are. Those
+// of a pair are for the other warp too.
 template <typename T> using weights = uint32_t[T::NT / 2][T::MT][4];
 
+// Of a warp that sees no key of a step: nobody reads them, and zeros would be instructions.
+template <typename T> DEVICE void no_weights(weights<T> &) {}
+
 template <typename T>
-DEVICE void pack_weights(const scores<T> &s, float4 *, weights<T> &w)
+DEVICE void pack_weights(const scores<T> &s, float4 *, weights<T> &w,
+                         [[maybe_unused]] const warp_pair<T> &pair = {})
 {
     #pragma unroll
     for (int i = 0; i < T::NT * T::MT * 2; i++) {
@@ -57,6 +91,9 @@ DEVICE void pack_weights(const scores<T> &s, float4 *, weights<T> &w)
 
         w[t][mt][i % 4] = device_pair<TYPE>(s[mt][2 * t + column][half * 2],
                                             s[mt][2 * t + column][half * 2 + 1]);
+        if constexpr (T::COLS > 1)
+            device_put(moved<T::BN / 8>(pair.mine(), mt * 16 + half * 8, 4 * t + column),
+                       w[t][mt][i % 4]);
     }
 }
 
@@ -90,37 +127,63 @@ DEVICE void drop_weights(const attn_kparams &p, uint32_t head, int query, int j,
                                                   (kept >> 2 * i & 2 ? 0xffff0000u : 0u);
 }
 
-// O += P V.
-template <typename T>
-DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my)
+// O += P V, of a pair for the warp's columns: first its own keys. EDGE as above: no weight of
+// the others is more than 0.
+template <typename T, bool EDGE>
+DEVICE void add_values(const float4 *v, const weights<T> &w, [[maybe_unused]] attn_range shown,
+                       rows_state<T> &my, [[maybe_unused]] const warp_pair<T> &pair)
 {
     const device_shared at =
-        address_of<CHUNKS_V>(v, threadIdx.x % 16, threadIdx.x / 16 % 2);
+        address_of<CHUNKS_V>(v, threadIdx.x % 16, threadIdx.x / 16 % 2) +
+        (device_shared)(pair.column() * T::VT * 16);
 
+    static_assert(T::COLS == 1 || T::VT % 8 == 0, "no exchange of chunks crosses columns");
     #pragma unroll
-    for (int t = 0; t < T::NT / 2; t++) {
+    for (int i = 0; i < T::NT / 2 * T::COLS; i++) {
+        const int t = i % (T::NT / 2);
+        const bool own = i < T::NT / 2;
+        const int first = own ? pair.column() : 1 - pair.column();    // 16 keys, of 32
+        const device_shared v_at = at + (device_shared)(first * 16 * CHUNKS_V * 16);
+        uint32_t a[T::MT][4];
+
+        if (EDGE && !shows(shown, t * T::COLS / 2))
+            continue;
+        #pragma unroll
+        for (int mt = 0; mt < T::MT; mt++) {
+            #pragma unroll
+            for (int e = 0; e < 4 && own; e++)
+                a[mt][e] = w[t][mt][e];
+            if constexpr (T::COLS > 1)
+                if (!own)
+                    device_matrices(a[mt], moved<T::BN / 8>(pair.others(), mt * 16, 4 * t));
+        }
         #pragma unroll
         for (int n = 0; n < T::VT; n += 2) {
             uint32_t b[4];
 
-            device_matrices_turned(b, moved<CHUNKS_V>(at, t * 16, n));
+            device_matrices_turned(b, moved<CHUNKS_V>(v_at, t * 16 * T::COLS, n));
             #pragma unroll
             for (int mt = 0; mt < T::MT; mt++) {
-                device_multiply<TYPE>(my.o[mt][n], w[t][mt], b[0], b[1]);
-                device_multiply<TYPE>(my.o[mt][n + 1], w[t][mt], b[2], b[3]);
+                device_multiply<TYPE>(my.o[mt][n], a[mt], b[0], b[1]);
+                device_multiply<TYPE>(my.o[mt][n + 1], a[mt], b[2], b[3]);
             }
         }
     }
 }
 
-// Row `half` of the 16 rows mt of O, times a factor, as row r of a tile in shared memory.
+// Row `half` of the 16 rows mt of O, times a factor, into a tile in shared memory, from chunk
+// `first` on, a multiple of 8.
 template <typename T>
 DEVICE void put_row(const rows_state<T> &my, int mt, int half, float factor, float4 *tile,
-                    int r)
+                    int first)
 {
+    const int lane = threadIdx.x % 32;
+    const device_shared at = address_of<CHUNKS_V>(tile, lane / 4, 0) +
+                             (device_shared)(first * 16 + lane % 4 * 4);
+
     #pragma unroll
     for (int n = 0; n < T::VT; n++)
-        ((uint32_t *)(tile + place_of<CHUNKS_V>(r, n)))[threadIdx.x % 4] =
-            device_pair<TYPE>(my.o[mt][n][half * 2] * factor,
-                              my.o[mt][n][half * 2 + 1] * factor);
+        device_put(moved<CHUNKS_V>(at, mt * 16 + half * 8, n),
+                   device_pair<TYPE>(my.o[mt][n][half * 2] * factor,
+                                     my.o[mt][n][half * 2 + 1] * factor));
 }

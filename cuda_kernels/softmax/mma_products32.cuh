@@ -64,9 +64,9 @@ DEVICE void multiply(float (&c)[4], const operand_a<T> &a, uint32_t b0, uint32_t
 }
 
 // S = Q K^T.
-template <typename T>
+template <typename T, bool EDGE>
 DEVICE void find_scores(const float4 *q, const uint32_t (&)[T::MT][T::KT][4],
-                        const float4 *k, scores<T> &s)
+                        const float4 *k, int, attn_range, scores<T> &s)
 {
     const int lane = threadIdx.x % 32;
     const device_shared q_at = address_of_queries(q);
@@ -129,11 +129,15 @@ DEVICE void drop_scores(const attn_kparams &p, uint32_t head, int query, int j, 
 // Where the warp's weights lie: rows of BN, their chunks exchanged as those of K.
 template <typename T> using weights = const float4 *;
 
+// Of a warp that sees no key of a step.
+template <typename T> DEVICE void no_weights(weights<T> &w) { w = NULL; }
+
 template <typename T>
 DEVICE void drop_weights(const attn_kparams &, uint32_t, int, int, weights<T> &) {}
 
 template <typename T>
-DEVICE void pack_weights(const scores<T> &s, float4 *room, weights<T> &w)
+DEVICE void pack_weights(const scores<T> &s, float4 *room, weights<T> &w,
+                         const warp_pair<T> &)
 {
     const int lane = threadIdx.x % 32;
 
@@ -175,8 +179,9 @@ DEVICE void add_part(rows_state<T> &my, int mt, int n, const float (&part)[4])
 }
 
 // O += P V.
-template <typename T>
-DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my)
+template <typename T, bool EDGE>
+DEVICE void add_values(const float4 *v, const weights<T> &w, attn_range, rows_state<T> &my,
+                       const warp_pair<T> &)
 {
     [[maybe_unused]] constexpr int TOGETHER = DIMV <= 128 ? 2 : 1;
     const int lane = threadIdx.x % 32, r = lane / 4, key = lane % 4 * 2;
@@ -214,12 +219,12 @@ DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my)
     }
 }
 
-// Row `half` of the 16 rows mt of O, times a factor, as row r of a tile in shared memory.
+// Row `half` of the 16 rows mt of O, times a factor, into a tile in shared memory.
 template <typename T>
 DEVICE void put_row(const rows_state<T> &my, int mt, int half, float factor, float4 *tile,
-                    int r)
+                    int)
 {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, r = lane / 4 + mt * 16 + half * 8;
 
     #pragma unroll
     for (int n = 0; n < T::VT; n += 2) {    // four columns: e is n / 2 % 2

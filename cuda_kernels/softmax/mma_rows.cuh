@@ -9,16 +9,18 @@
 #endif
 
 // O and the LSE of the warp's rows, x0 the first of them in the group, through a tile of the
-// warp's own. natural: what a maximum is multiplied by to be a score.
+// warp's own, or its pair's. natural: what a maximum is multiplied by to be a score.
 template <typename T, int CAN>
 DEVICE void write_rows(const attn_kparams &p, const mma_work &mem, int x0, float4 *tile,
-                       float natural, rows_state<T> &my)
+                       float natural, rows_state<T> &my, const warp_pair<T> &pair = {})
 {
-    const int lane = threadIdx.x % 32;
+    constexpr int CHUNKS = CHUNKS_V / T::COLS;    // the warp's own
+    const int lane = threadIdx.x % 32, own = pair.column() * CHUNKS;
     const int queries = min(mem.queries - x0, (int)T::ROWS);
     const float sink = state_sink<CAN>(p, mem.h);
 
     __syncwarp();
+    pair.sum(my.l);
     #pragma unroll
     for (int i = 0; i < 2 * T::MT; i++) {
         const int mt = i / 2, half = i % 2, x = lane / 4 + mt * 16 + half * 8;
@@ -37,10 +39,11 @@ DEVICE void write_rows(const attn_kparams &p, const mma_work &mem, int x0, float
         if (has<CAN>(p, FEAT_DROPOUT))    // here, since weights of f16 have no room for it
             factor *= p.drop_factor;
 
-        if (has<CAN>(p, FEAT_LSE) && p.want_lse && lane % 4 == 0 && x < queries)
+        if (has<CAN>(p, FEAT_LSE) && p.want_lse && lane % 4 == 0 && x < queries &&
+            own == 0)
             p.lse[address_lse<CAN>(p, mem.seq, mem.b, mem.h, mem.i0 + x0 + x)] =
                 state_lse(row);
-        put_row<T>(my, mt, half, factor, tile, x);
+        put_row<T>(my, mt, half, factor, tile, own);
     }
     __syncwarp();
     if (!p.want_o)
@@ -50,8 +53,23 @@ DEVICE void write_rows(const attn_kparams &p, const mma_work &mem, int x0, float
     const int64_t first = rows.base + (mem.i0 + x0) * p.o_stride_l;
 
     if (has<CAN>(p, WHOLE_O)) {
-        for (int e = lane; e < T::ROWS * CHUNKS_V; e += 32) {
-            const int x = e / CHUNKS_V, c = e % CHUNKS_V;
+        constexpr int AT_ONCE = 32 / CHUNKS;    // rows
+
+        if constexpr (AT_ONCE * CHUNKS == 32) {
+            const int c = own + lane % CHUNKS;
+            char *to = (char *)p.o + (first + lane / CHUNKS * p.o_stride_l + c * PER) *
+                                         elem_bytes<TYPE>();
+
+            #pragma unroll
+            for (int x = 0; x < T::ROWS; x += AT_ONCE) {
+                if (x + lane / CHUNKS < queries && c * PER < p.dv)
+                    *(float4 *)to = tile[place_of<CHUNKS_V>(x + lane / CHUNKS, c)];
+                to += AT_ONCE * p.o_stride_l * elem_bytes<TYPE>();
+            }
+            return;
+        }
+        for (int e = lane; e < T::ROWS * CHUNKS; e += 32) {
+            const int x = e / CHUNKS, c = own + e % CHUNKS;
 
             if (x < queries && c * PER < p.dv)
                 *(float4 *)((char *)p.o + (first + x * p.o_stride_l + c * PER) *
@@ -60,9 +78,12 @@ DEVICE void write_rows(const attn_kparams &p, const mma_work &mem, int x0, float
         }
         return;
     }
+
+    const int wide = clamp(p.dv - own * PER, 0, CHUNKS * PER);
+
     #pragma unroll 1
-    for (int e = lane; e < T::ROWS * p.dv; e += 32) {
-        const int x = e / p.dv, c = e % p.dv;
+    for (int e = lane; e < T::ROWS * wide; e += 32) {
+        const int x = e / wide, c = own * PER + e % wide;
         const float4 *const from = tile + place_of<CHUNKS_V>(x, c / PER);
         const int64_t to = first + x * p.o_stride_l + c * p.o_stride_d;
 

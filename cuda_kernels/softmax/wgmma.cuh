@@ -15,6 +15,7 @@ template <int WGS_, int BN_, int STAGES_, bool O_APART_> struct wgmma {
     static constexpr bool O_APART = O_APART_; // O passes through memory of its own, not Q's
     static constexpr int THREADS = 128 * (1 + WGS), BLOCKS = 1;
     static constexpr int BM = 64 * WGS, ROWS = 16, MT = 1;    // of the group, of a warp
+    static constexpr int COLS = 1;    // mma_pairs.cuh
     static constexpr int NT = BN / 8, VT = DIMV / 8;
     static constexpr bool LONG = false;
     static constexpr int MATH_REGISTERS = WGS == 2 ? 232 : 160;

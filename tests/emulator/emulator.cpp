@@ -57,6 +57,7 @@ std::vector<block> shared;
 uint32_t slot[2][MOST_THREADS]; // in turn: who is ahead must not overwrite
 unsigned turn[MOST_THREADS];
 int arrived[16], times[16]; // at the barriers by number: threads, and how often all were there
+bool had[16][2];            // whether one of them had it, in turn
 const launch *launched;
 
 void run_fiber()
@@ -123,6 +124,7 @@ void run_group(size_t bytes)
     int ended = 0;
 
     memset(arrived, 0, sizeof arrived);
+    memset(had, 0, sizeof had);
     memset((void *)shared.data(), 0xff, shared.size() * sizeof shared[0]);
     for (int i = 0; i < n_threads; i++) {
         fiber &f = fibers[i];
@@ -207,6 +209,17 @@ void emulated_meet(int number, int threads, bool waits)
     }
     while (waits && times[number] == before)
         emulated_yield();
+}
+
+bool emulated_meet_any(int number, int threads, bool x)
+{
+    const int turn = times[number] % 2;
+
+    if (arrived[number] == 0)    // all have read the last answer but one
+        had[number][turn] = false;
+    had[number][turn] |= x;
+    emulated_meet(number, threads, true);
+    return had[number][turn];
 }
 
 unsigned emulated_groups() { return launched->groups; }

@@ -19,9 +19,10 @@ enum {
 static const float LARGEST_SCALE = 0x1p32f;
 
 /* As cuda_kernels/softmax/fwd_mma.cu has them: warps, 16-row operands of a warp, keys of a
- * step. */
+ * step, whether two warps share their rows. */
 typedef struct tile {
     int32_t warps, mt, bn;
+    bool paired;
 } tile;
 
 /* The instances. Features are data to the kernels; plain knows no ranges of keys at all,
@@ -58,7 +59,7 @@ typedef struct class
         [RANGES] = "softmax_fwd_mma_" name "_ranges", \
         [ALL] = "softmax_fwd_mma_" name "_all"        \
     }
-static const shapes hopper_d256 = { { 8, 1, 128 }, { 8, 1, 64 } };
+static const shapes hopper_d256 = { { 8, 2, 128, .paired = true }, { 8, 1, 64 } };
 
 /* a row for each */
 /* clang-format off */
@@ -99,7 +100,7 @@ typedef struct budget {
 
 static int64_t queries_of(const tile *t)
 {
-    return 16 * t->warps * t->mt;
+    return 16 * t->warps * t->mt / (t->paired ? 2 : 1);
 }
 
 static bool is_special(const class *k, const tile *t)
@@ -114,7 +115,7 @@ static budget budget_of(const attn_problem *p, const class *k, const tile *t)
     return (budget){
         .q = bytes * queries_of(t) * k->d,
         .step = bytes * t->bn * (k->d + k->dv),
-        .weights = p->type == ATTN_F32 ? 4 * queries_of(t) * t->bn : 0,
+        .weights = p->type == ATTN_F32 || t->paired ? bytes * queries_of(t) * t->bn : 0,
         .terms = is_special(k, t) ? 4 * (queries_of(t) + 3) * t->bn : 0,
     };
 }

@@ -48,6 +48,8 @@ void emulated_barrier(bool warp);                       // of the group, or of t
 uint32_t emulated_exchange(uint32_t value, int mask);   // the value of lane ^ mask
 uint64_t (*emulated_scratch())[8];                      // of the warp: [lane][8]
 bool emulated_any(bool x);                              // whether a lane has it
+void emulated_meet(int number, int threads, bool waits);    // a barrier by number
+bool emulated_meet_any(int number, int threads, bool x);    // whether one of its threads has it
 void emulated_copy(void *to, const void *from, int bytes, int there);    // zeros past `there`
 void emulated_commit();                                 // ends a group of copies
 void emulated_copies(int pending);                      // makes those of all groups but so many
@@ -313,12 +315,36 @@ DEVICE void device_multiply_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t
     }
 }
 
+template <int TYPE>
+DEVICE void device_product_of(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    c[0] = c[1] = c[2] = c[3] = 0.0f;
+    device_multiply<TYPE>(c, a, b0, b1);
+}
+
 DEVICE void device_product_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                 uint32_t b1)
 {
     c[0] = c[1] = c[2] = c[3] = 0.0f;
     device_multiply_tf32(c, a, b0, b1);
 }
+
+template <int THREADS> DEVICE void device_meet(int number)
+{
+    emulated_meet(number, THREADS, true);
+}
+
+template <int THREADS> DEVICE void device_pass(int number)
+{
+    emulated_meet(number, THREADS, false);
+}
+
+template <int THREADS> DEVICE bool device_meet_any(int number, bool has)
+{
+    return emulated_meet_any(number, THREADS, has);
+}
+
+DEVICE void device_put(device_shared at, uint32_t x) { memcpy((void *)at, &x, sizeof x); }
 
 template <int BYTES> DEVICE void device_copy(float *to, const void *from, bool inside)
 {

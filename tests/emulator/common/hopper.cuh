@@ -8,7 +8,6 @@
 #include "map.h"
 
 void emulated_yield();
-void emulated_meet(int number, int threads, bool waits);
 unsigned emulated_groups();
 
 #define gridDim emulated_index{ emulated_groups() }
@@ -94,16 +93,6 @@ DEVICE void device_barrier_wait(device_barrier *b, uint32_t parity)
 {
     while (b->parity == parity)
         emulated_yield();
-}
-
-template <int THREADS> DEVICE void device_meet(int number)
-{
-    emulated_meet(number, THREADS, true);
-}
-
-template <int THREADS> DEVICE void device_pass(int number)
-{
-    emulated_meet(number, THREADS, false);
 }
 
 template <int REGISTERS> DEVICE void device_take_registers() {}
