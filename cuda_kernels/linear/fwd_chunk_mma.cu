@@ -111,6 +111,7 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, x0 = warp * 16;
     const float up = power_of_2(exponent);
 
+    __syncwarp();    // lanes read each other's part of those rows
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = x0 + half * 8 + lane / 4;

@@ -13,8 +13,8 @@
 // Block     128 * (1 + WGS) threads, 1-D: the loading warpgroup first
 // Shared    dynamic: K, V; STAGES of Q and dO; dS; weights that go over; dQ on its way; LSE,
 //           delta; barriers, work
-// Barriers  full and empty ones in shared memory for K and V, each stage, dS and dQ; named ones
-//           for the loading warps and, once or twice a step, the warpgroups with products
+// Barriers  full and empty ones in shared memory for K and V, each stage, weights, dS and dQ;
+//           named ones for the loading warps and, once a step, the warpgroups with products
 // Layout    Q, K, V, dO: rows of 16-byte chunks at multiples of 16 bytes; dK, dV any strides.
 //           work: bwd_mma_work.cuh
 // Numerics  as bwd_mma.cu
@@ -61,23 +61,27 @@ DEVICE void bwd_wgmma(const attn_kparams &p, const attn_maps &maps)
         mem.from[1] = { p.grad_o, p.has & HAS_GRAD_O ? p.dv : 0 };    // not given, it is 0
         find_group<T, CAN>(p, mem.group);
         find_step<T, CAN>(p, mem.group, NULL, mem.step[0]);
-        // copies: each thread of a warp arrives; else one for its warp
+        // each thread arrives for itself: what racecheck can follow, and as fast as one for a warp
+        constexpr int WIDE = T::PARTS ? 128 : MATH;    // threads that have keys
+
         device_barrier_init(&mem.full_own, 2 * 32);
         for (int i = 0; i < T::STAGES; i++) {
             device_barrier_init(&mem.full_q[i], 2 * 32);
-            device_barrier_init(&mem.empty[i], MATH / 32);
+            device_barrier_init(&mem.empty[i], MATH);
         }
         for (int i = 0; i < T::STAGES_O; i++)
             device_barrier_init(&mem.full_o[i], 32);
-        device_barrier_init(&mem.empty_o, MATH / 32);
+        device_barrier_init(&mem.empty_o, MATH);
         for (int i = 0; i < T::PAIRS; i++) {
-            device_barrier_init(&mem.full_ds[i], T::PARTS ? 4 : MATH / 32);
-            device_barrier_init(&mem.empty_ds[i], MATH / 32);
+            device_barrier_init(&mem.full_ds[i], WIDE);
+            device_barrier_init(&mem.empty_ds[i], MATH);
         }
         for (int i = 0; i < 2; i++) {
-            device_barrier_init(&mem.full_dq[i], T::PARTS ? 4 : MATH / 32);
+            device_barrier_init(&mem.full_dq[i], WIDE);
             device_barrier_init(&mem.empty_dq[i], 1);
         }
+        device_barrier_init(&mem.full_weights, WIDE);
+        device_barrier_init(&mem.empty_weights, WIDE);
     }
     device_barriers_ready();
     if (mem.group.owned == 0)

@@ -38,9 +38,8 @@ template <int STAGES_, bool Q_, bool OWN_> struct back_wgmma {
 // Slots of steps; threads of the loading warpgroup that load, and of the others.
 enum { STEPS = 16, LOADING = 96, MATH = 256 };
 
-// Numbers of barriers: of the loading warps; of all others; weights are there for the warpgroup
-// with dK, and have been taken.
-enum { LOADERS = 1, ALL_MATH, WEIGHTS_THERE, WEIGHTS_TAKEN };
+// Numbers of barriers: of the loading warps; of all others.
+enum { LOADERS = 1, ALL_MATH };
 
 // A tensor, and its columns that are there.
 struct view {
@@ -61,6 +60,7 @@ template <typename T> struct back_shared {
     device_barrier full_own, full_q[T::STAGES], full_o[T::STAGES_O];
     device_barrier empty[T::STAGES], empty_o;
     device_barrier full_ds[T::PAIRS], empty_ds[T::PAIRS], full_dq[2], empty_dq[2];
+    device_barrier full_weights, empty_weights;
     float largest[T::WARPS];            // length of a row of V, of each warp's keys
     mma_step step[STEPS];               // in turn
     view from[2];                       // Q, dO: here, since the loading warps lack registers

@@ -61,7 +61,7 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
         device_barrier_wait(&mem.empty_dq[to], i / SUMS & 1 ^ 1);
         put_queries<DIM>(dq, wg * COLUMNS, warp % 4, unlift, mem.dq[to]);
         device_copies_to_products();
-        arrive(&mem.full_dq[to]);
+        device_barrier_arrive(&mem.full_dq[to]);
     };
 
     wait_for_step(0);
@@ -105,7 +105,7 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
             begin_scores(n + 1);
         }
         if (T::APART && T::Q && n > 0) {
-            arrive(&mem.empty_ds[before]);
+            device_barrier_arrive(&mem.empty_ds[before]);
             hand_over(dq, n - 1);
         }
         unlift = T::LIFTS ? 1.0f / lift : 1.0f;
@@ -116,7 +116,7 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
             put_gradients<T>(x, warp * 16, mem.ds[pairs]);
             device_copies_to_products();
             if (T::APART)
-                arrive(&mem.full_ds[pairs]);
+                device_barrier_arrive(&mem.full_ds[pairs]);
         }
         if (T::OWN)
             begin_sums<T>(dk, x, mem.q[slot]);
@@ -129,7 +129,7 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
             device_products_hold(dk);
             device_products_hold(dv);
         }
-        arrive(&mem.empty[slot]);
+        device_barrier_arrive(&mem.empty[slot]);
         if (!T::APART && T::Q)
             hand_over(dq, n);
         if (!T::APART)
@@ -146,7 +146,7 @@ template <typename T, int CAN> DEVICE void compute(const attn_kparams &p, back_s
     }
     if (T::Q) {    // there is no such step
         device_barrier_wait(&mem.empty_dq[n % SUMS], n / SUMS & 1 ^ 1);
-        arrive(&mem.full_dq[n % SUMS]);
+        device_barrier_arrive(&mem.full_dq[n % SUMS]);
     }
     if (!T::OWN)
         return;

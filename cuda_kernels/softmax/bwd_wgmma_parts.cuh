@@ -40,18 +40,18 @@ DEVICE void find_queries(back_shared<T> &mem, int n, float unlift, device_barrie
         begin_queries<T, AT_ONCE>(dq, mem.ds[0], mem.k, PIECE * T::WIDTH + c);
         if (earlier && c == 0) {
             device_products_wait<1>();
-            arrive(earlier);
+            device_barrier_arrive(earlier);
         }
         device_products_wait<0>();
         device_products_hold(dq);
         if (c + AT_ONCE == COLUMNS)
-            arrive(&mem.empty_ds[0]);
+            device_barrier_arrive(&mem.empty_ds[0]);
         if (c == 0)    // the slot is the other piece's in between
             device_barrier_wait(&mem.empty_dq[PIECE ^ 1], n & 1 ^ (PIECE ? 0 : 1));
         put_queries<COLUMNS>(dq, c, threadIdx.x / 32 % 4, unlift, mem.dq[0]);
     }
     device_copies_to_products();
-    arrive(&mem.full_dq[PIECE]);
+    device_barrier_arrive(&mem.full_dq[PIECE]);
 }
 
 // Weights, and dV.
@@ -86,14 +86,13 @@ DEVICE void compute_values(const attn_kparams &p, back_shared<T> &mem)
         find_weights<T>(s, unit, mem.lse[slot]);
         if (at.masked)
             mask_weights<T>(s, at, key, group.seq.keys);
-        arrive(&mem.empty[slot]);
-        if (n > 0)
-            device_meet<MATH>(WEIGHTS_TAKEN);
+        device_barrier_arrive(&mem.empty[slot]);
+        device_barrier_wait(&mem.empty_weights, n & 1 ^ 1);
         #pragma unroll
         for (int t = 0; t < T::NT; t++)
             mem.weights[t][threadIdx.x - 128] =
                 make_float4(s[t][0], s[t][1], s[t][2], s[t][3]);
-        device_pass<MATH>(WEIGHTS_THERE);
+        device_barrier_arrive(&mem.full_weights);
         device_barrier_wait(&mem.full_o[0], n & 1);
         if (T::OWN) {
             pack_pairs<T>(s, WEIGHT_LIFT, w);
@@ -105,7 +104,7 @@ DEVICE void compute_values(const attn_kparams &p, back_shared<T> &mem)
             device_products_wait<1>();
             device_products_hold(dv);
         }
-        arrive(&mem.empty_o);
+        device_barrier_arrive(&mem.empty_o);
         if (T::Q)
             find_queries<T, 0, 64>(mem, n, T::LIFTS ? 1.0f / lift : 1.0f, NULL);
         else
@@ -113,11 +112,9 @@ DEVICE void compute_values(const attn_kparams &p, back_shared<T> &mem)
     }
     if (T::OWN)
         device_products_hold(dv);
-    if (n > 0)
-        device_meet<MATH>(WEIGHTS_TAKEN);
     if (T::Q) {    // there is no such step
         device_barrier_wait(&mem.empty_dq[1], n & 1 ^ 1);
-        arrive(&mem.full_dq[0]);
+        device_barrier_arrive(&mem.full_dq[0]);
     }
     if (T::OWN && p.has & HAS_GRAD_V)
         store_keys<T, CAN>(p, dv, warp * 16, p.grad_v,
@@ -162,8 +159,8 @@ DEVICE void compute_keys(const attn_kparams &p, back_shared<T> &mem)
         begin_pairs<T>(dp, v_at, mem.o[0]);
         device_products_wait<0>();
         device_products_hold(dp);
-        arrive(&mem.empty_o);
-        device_meet<MATH>(WEIGHTS_THERE);
+        device_barrier_arrive(&mem.empty_o);
+        device_barrier_wait(&mem.full_weights, n & 1);
         #pragma unroll
         for (int t = 0; t < T::NT; t++) {
             const float4 four = mem.weights[t][threadIdx.x - 256];
@@ -173,14 +170,14 @@ DEVICE void compute_keys(const attn_kparams &p, back_shared<T> &mem)
             s[t][2] = four.z;
             s[t][3] = four.w;
         }
-        device_pass<MATH>(WEIGHTS_TAKEN);
+        device_barrier_arrive(&mem.empty_weights);
         find_gradients<T>(s, dp, mem.delta[slot], at.masked);
         pack_pairs<T>(dp, lift, x);
         if (T::Q) {
             device_barrier_wait(&mem.empty_ds[0], n & 1 ^ 1);
             put_gradients<T>(x, warp * 16, mem.ds[0]);
             device_copies_to_products();
-            arrive(&mem.full_ds[0]);
+            device_barrier_arrive(&mem.full_ds[0]);
         }
         if (T::OWN)
             begin_sums<T>(dk, x, mem.q[slot]);
@@ -188,7 +185,7 @@ DEVICE void compute_keys(const attn_kparams &p, back_shared<T> &mem)
             find_queries<T, 1, 128>(mem, n, T::LIFTS ? 1.0f / lift : 1.0f, &mem.empty[slot]);
         } else {
             device_products_wait<0>();
-            arrive(&mem.empty[slot]);
+            device_barrier_arrive(&mem.empty[slot]);
         }
         if (T::OWN)
             device_products_hold(dk);
