@@ -20,6 +20,7 @@
 # OPTIONS of torch_sdpa.py come from TORCH (--timing single). The build and the tests of
 # validate.sh come first, where there is no build yet.
 set -u
+export PATH=$PATH:/usr/local/cuda/bin
 cd "$(dirname "$0")/../.." || exit 1
 out=$1 debs=$2
 shift 2
@@ -105,6 +106,11 @@ for v in json.load(sys.stdin)["variants"]:
     if "cudnn" not in v["name"]: print(sys.argv[1], v["name"])' "$tool"
         done
     done | grep -E "${VARIANTS:-.}" | xargs -P "$(nproc)" -L 1 bash -c 'check "$@"' check
+    nvcc -arch=sm_90a -std=c++17 -I cuda_kernels tools/gpu/initcheck_copies.cu -o "$work/copies" &&
+        for by in threads copies; do
+            echo "initcheck of what $by wrote: $(compute-sanitizer --tool initcheck "$work/copies" "$by" 2>&1 |
+                grep -E 'SUMMARY|^[a-z]*: ' | tr '\n' ' ')"
+        done
 }
 
 two() {
