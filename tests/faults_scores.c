@@ -35,7 +35,9 @@ static void light_weights(const subject *who)
 }
 
 /* Scores that rise or fall by more at each step of keys than weights have room for, above 0,
- * below it and across: what rows are held against has to move with them. */
+ * below it and across: what rows are held against has to move with them. Of more columns than
+ * eight every other 16 keys, in turn, are a step behind: warps that share rows by such keys have
+ * to agree on it. */
 static void rising(const subject *who, const char *problem, double o, double lse)
 {
     static const float from[] = { 0, 8, -90, -300 };
@@ -49,16 +51,21 @@ static void rising(const subject *who, const char *problem, double o, double lse
             trial_make(x, r ? &fault_oracle : who, problem);
             fill(x->q, x->nq, 0);
             fill(x->k, x->nk, 0);
+
+            const int64_t d = x->nq / 66;
+
             for (int64_t i = 0; i < 66; i++) {
-                x->q[8 * i] = i % 2 ? -2 : 2;
-                x->q[8 * i + 1] = from[n];
+                x->q[d * i] = i % 2 ? -2 : 2;
+                x->q[d * i + 1] = from[n];
             }
             for (int64_t j = 0; j < 700; j++) {
-                /* 32 from one step of 128 keys to the next, all of its keys at once */
-                x->k[8 * j] = (float)(j / 128 * 16) + (float)(j % 5) / 4;
-                x->k[8 * j + 1] = 1;
-                for (int64_t e = 0; e < 8; e++)
-                    x->v[8 * j + e] = (float)((j * 7 + e) % 13) - 6;
+                const int64_t behind = d > 8 ? (j / 16 + j / 128) % 2 : 0;
+
+                /* 32 from one step of 128 keys to the next */
+                x->k[d * j] = (float)((j / 128 - behind) * 16) + (float)(j % 5) / 4;
+                x->k[d * j + 1] = 1;
+                for (int64_t e = 0; e < d; e++)
+                    x->v[d * j + e] = (float)((j * 7 + e) % 13) - 6;
             }
             trial_run(x);
         }
@@ -120,6 +127,7 @@ EACH(zeros_below_f16, ZEROS("f16"))
 EACH(zeros_below_bf16, ZEROS("bf16"))
 
 #define RISING(type) "softmax_fwd:" type ",b1,hq1,hkv1,lq66,lk700,d8,scale=1,lse"
+#define RISING_WIDE  "softmax_fwd:bf16,b1,hq1,hkv1,lq66,lk700,d200,scale=1,lse"
 
 static void rising_f16(const subject *who)
 {
@@ -131,6 +139,11 @@ static void rising_bf16(const subject *who)
     rising(who, RISING("bf16"), 6e-2, 1e-3);
 }
 
+static void rising_wide(const subject *who)
+{
+    rising(who, RISING_WIDE, 6e-2, 1e-3);
+}
+
 static void rising_f32(const subject *who)
 {
     rising(who, RISING("f32"), 1e-5, 1e-5);
@@ -138,6 +151,7 @@ static void rising_f32(const subject *who)
 
 EACH(rising_f16, RISING("f16"))
 EACH(rising_bf16, RISING("bf16"))
+EACH(rising_wide, RISING_WIDE)
 EACH(rising_f32, RISING("f32"))
 EACH(light_weights, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk300,d8,scale=1,lse")
 
@@ -146,7 +160,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_light_weights),    cmocka_unit_test(test_zeros_below_f16),
         cmocka_unit_test(test_zeros_below_bf16), cmocka_unit_test(test_rising_f16),
-        cmocka_unit_test(test_rising_bf16),      cmocka_unit_test(test_rising_f32),
+        cmocka_unit_test(test_rising_bf16),      cmocka_unit_test(test_rising_wide),
+        cmocka_unit_test(test_rising_f32),
     };
 
     return FAULTS_RUN(tests);
