@@ -102,8 +102,8 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
     }
     if (threadIdx.x == 0)
         for (int i = 0; i < SUM_STAGES; i++) {
-            device_barrier_init(&mem.full[i], 4);
-            device_barrier_init(&mem.empty[i], 4);
+            device_barrier_init(&mem.full[i], 128);
+            device_barrier_init(&mem.empty[i], 128);
         }
     device_barriers_ready();
     if (threadIdx.x < 128) {
@@ -196,8 +196,8 @@ DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
         device_products_wait<0>();
         device_products_hold(read);
         device_products_hold(seen);
-        arrive(&mem.empty[stage]);
-        arrive(&mem.read[slot]);
+        device_barrier_arrive(&mem.empty[stage]);
+        device_barrier_arrive(&mem.read[slot]);
         write_rows(p, w, j, down, den, read, seen);
     }
 }
@@ -209,12 +209,12 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            device_barrier_init(&mem.full[i], 4);
-            device_barrier_init(&mem.empty[i], 8);
+            device_barrier_init(&mem.full[i], 128);
+            device_barrier_init(&mem.empty[i], 256);
         }
         for (int i = 0; i < STATES; i++) {
-            device_barrier_init(&mem.there[i], 4);
-            device_barrier_init(&mem.read[i], 4);
+            device_barrier_init(&mem.there[i], 128);
+            device_barrier_init(&mem.read[i], 128);
         }
     }
     device_barriers_ready();

@@ -55,18 +55,12 @@ template <int N> DEVICE void split(float x, float y, uint32_t (&part)[N])
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// By a warp.
-DEVICE void arrive(device_barrier *b)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        device_barrier_arrive(b);
-}
-
+// What a thread has written to shared memory is there for products. Each thread arrives for
+// itself: what it wrote or read by ordinary loads and stores is ordered by its own arrival alone.
 DEVICE void arrive_written(device_barrier *b)
 {
     device_copies_to_products();
-    arrive(b);
+    device_barrier_arrive(b);
 }
 
 // Rows as first operands in registers: 16 columns of each.

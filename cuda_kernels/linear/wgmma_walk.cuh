@@ -126,7 +126,7 @@ DEVICE void add_chunk(const attn_linear_kparams &p, int n, MEM &mem, group_state
         for (int i = 0; i < NT * 4; i++)
             my.s[panel][i / 4][i % 4] += more[i / 4][i % 4];
     }
-    arrive(&mem.empty[stage]);
+    device_barrier_arrive(&mem.empty[stage]);
 }
 
 // The warpgroup's queries of a chunk as they come: of rows `half` and columns 16 n a lane has
