@@ -245,13 +245,88 @@ static void cuda_wgmma(void **state)
                 "wants compute capability 9.0");
 }
 
+/* Gradients by them, by name: columns of a group and segments as there; dV and dK in one walk
+ * where D and Dv are at most 64. */
+static void cuda_wgmma_gradients(void **state)
+{
+    static const struct {
+        const char *text, *kernels[ATTN_MAX_STEPS];
+        int64_t piece, block; /* of the last */
+    } cases[] = {
+        { "linear_bwd:f32,b4,hq16,hkv16,lq4096,lk4096,d64,causal,grad=q+k+v",
+          { "linear_bwd_wgmma_f32_d64_c32_q", "linear_bwd_wgmma_f32_d64_c64_k_sums",
+            "linear_bwd_wgmma_f32_d64_c64_kv" },
+          2048,
+          512 },
+        { "linear_bwd:bf16,b16,hq16,hkv16,lq4096,lk4096,d64,causal,grad=q+v",
+          { "linear_bwd_wgmma_bf16_d64_c64_q", "linear_bwd_wgmma_bf16_d64_c64_v" },
+          0,
+          384 },
+        { "linear_bwd:f16,b4,hq16,hkv16,lq4096,lk4096,d64,causal,grad=k",
+          { "linear_bwd_wgmma_f16_d64_c32_k" },
+          0,
+          512 },
+        { "linear_bwd:f32,b1,hq8,hkv8,lq16384,lk16384,d64,causal,grad=q",
+          { "linear_bwd_wgmma_f32_d64_c64_q_sums", "linear_fwd_scan",
+            "linear_bwd_wgmma_f32_d64_c64_q" },
+          1024,
+          384 },
+        { "linear_bwd:f32,b1,hq16,hkv16,lq4096,lk4096,d128,dv40,causal,grad=k+v",
+          { "linear_bwd_wgmma_f32_d128_c64_k_sums", "linear_bwd_wgmma_f32_d128_c64_v",
+            "linear_bwd_wgmma_f32_d128_c64_k" },
+          1024,
+          384 },
+    };
+    static const char *const refused[][2] = {
+        { "linear_bwd:f32,b1,hq1,hkv1,lq9,lk9,d64,grad=q", "takes the causal form alone" },
+        { "linear_bwd:f32,b1,hq1,hkv1,lq9,lk9,d64,dv132,causal,grad=q",
+          "D or Dv is over 128" },
+        { "linear_bwd:f32,b1,hq1,hkv1,lq9,lk9,d62,causal,grad=q",
+          "wants rows that are moved 16 bytes at a time" },
+        { "linear_bwd:f32,b1,hq2,hkv1,lq9,lk9,d128,causal,grad=k",
+          "takes a query head for each of keys alone" },
+        { "linear_bwd:f32,b1,hq1,hkv1,lq9,lk9,d64,causal,normalize,grad=q",
+          "does not take \"normalize\"" },
+        { "linear_bwd:f32,b1,hq1,hkv1,lq9,lk9,d64,causal,state=in,grad=q",
+          "does not take \"state" },
+    };
+    const char *const name = "linear_bwd_wgmma", *const text = cases[0].text;
+    attn_target t = cuda_of(227 * 1024, 132, 90);
+    attn_choice c;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int n = 0;
+
+        check_ok(choose_named(cases[i].text, &t, name, &c));
+        for (; cases[i].kernels[n]; n++) {
+            assert_true(n < c.n_steps);
+            assert_string_equal(c.step[n].kernel, cases[i].kernels[n]);
+            assert_true(c.step[n].fast_bytes <= t.caps.fast_bytes);
+        }
+        assert_int_equal(c.n_steps, n);
+        assert_int_equal(c.step[n - 1].piece, cases[i].piece);
+        assert_int_equal(c.step[n - 1].block, cases[i].block);
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        check_error(choose_named(refused[i][0], &t, name, &c), ATTN_ERR_UNSUPPORTED,
+                    refused[i][1]);
+    choose(text, &t, &c);
+    assert_string_equal(c.variant->name, "linear_bwd_chunk");
+    t = cuda_of(160 * 1024, 132, 90);
+    check_error(choose_named(text, &t, name, &c), ATTN_ERR_UNSUPPORTED,
+                "chunks do not fit the shared memory");
+    t = cuda_of(227 * 1024, 132, 100);
+    check_error(choose_named(text, &t, name, &c), ATTN_ERR_UNSUPPORTED,
+                "wants compute capability 9.0");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cuda_atomic),
-        cmocka_unit_test(cuda_lmha),
-        cmocka_unit_test(cuda_lmha_refusals),
-        cmocka_unit_test(cuda_wgmma),
+        cmocka_unit_test(cuda_atomic),          cmocka_unit_test(cuda_lmha),
+        cmocka_unit_test(cuda_lmha_refusals),   cmocka_unit_test(cuda_wgmma),
+        cmocka_unit_test(cuda_wgmma_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

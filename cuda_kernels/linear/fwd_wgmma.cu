@@ -142,7 +142,9 @@ DEVICE void keep_state(const attn_linear_kparams &p, shared_output &mem)
         const int slot = n % STATES;
 
         device_barrier_wait(&mem.read[slot], (n / STATES & 1) ^ 1);
-        share_state(my, mem.s[slot], mem.z[slot]);
+        share_state(my, mem.s[slot]);
+        if (thread_of_group() < DIM)
+            mem.z[slot][thread_of_group()] = my.z;
         arrive_written(&mem.there[slot]);
         add_chunk<STAGES>(p, n, mem, my);
     }

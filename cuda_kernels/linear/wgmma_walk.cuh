@@ -85,7 +85,7 @@ DEVICE void put_state_out(const attn_linear_kparams &p, const chunk_work &w,
 }
 
 // The state, for the warpgroups with queries: rows along the depth.
-DEVICE void share_state(const group_state &my, states &s, float *z)
+DEVICE void share_state(const group_state &my, states &s)
 {
     const own_place mine;
     char *const first = (char *)s[0][0] + mine.row * 128 + mine.column * 2;
@@ -101,8 +101,6 @@ DEVICE void share_state(const group_state &my, states &s, float *z)
         for (int x = 0; x < STATE_PARTS; x++)
             *(uint32_t *)(at + x * PANELS * TILE * 16) = part[x];
     }
-    if (thread_of_group() < DIM)
-        z[thread_of_group()] = my.z;
 }
 
 // S += K^T V of chunk n, and z.
@@ -177,8 +175,9 @@ DEVICE void fetch_queries(const attn_linear_kparams &p, const chunk_work &w, int
     }
 }
 
-// phi of them, as results lie; and of a row with huge numbers what it is to be multiplied by, so
-// that no sum overflows, which is done here; else 1.
+// phi of them, if they have one, as results lie; and of a row with huge numbers what it is to be
+// multiplied by, so that no sum overflows, which is done here; else 1.
+template <bool MAPS = true>
 DEVICE void take_queries(const attn_linear_kparams &p, const queries &from,
                          float (&x)[DIM / 8][4], float (&down)[2])
 {
@@ -193,7 +192,7 @@ DEVICE void take_queries(const attn_linear_kparams &p, const queries &from,
         x[i / 4][i % 4] = TYPE == TYPE_F32 ? __uint_as_float(word) : number_of(word, e % 2);
     }
 
-    if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU)) {
+    if (MAPS && linear_has(p, LINEAR_ELU1 | LINEAR_RELU)) {
         phi_of(p, x);
         #pragma unroll
         for (int i = 0; i < DIM / 8 * 4; i++)
@@ -222,7 +221,8 @@ DEVICE void add_products(const float (&q)[DIM / 8][4], const float *z, float (&d
         den[i % 4 / 2] += q[i / 4][i % 4] * z[i / 8 * 16 + i / 4 % 2 * 2 + i % 2];
 }
 
-// P = tril(Q K^T); den += its rows, of a lane's columns.
+// P = tril(Q K^T), backwards in time the other triangle; den += its rows, of a lane's columns.
+template <bool BACK = false>
 DEVICE void mask_pairs(float (&pairs)[CHUNK / 8][4], float (&den)[2])
 {
     const own_place at;
@@ -232,7 +232,9 @@ DEVICE void mask_pairs(float (&pairs)[CHUNK / 8][4], float (&den)[2])
     for (int i = 0; i < CHUNK / 8 * 4; i++) {
         float &x = pairs[i / 4][i % 4];
 
-        x = i / 4 * 8 + i % 2 - i % 4 / 2 * 8 <= before ? x : 0.0f;
+        const int to = i / 4 * 8 + i % 2 - i % 4 / 2 * 8;
+
+        x = (BACK ? to >= before : to <= before) ? x : 0.0f;
         den[i % 4 / 2] += x;
     }
 }

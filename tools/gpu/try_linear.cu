@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// gpu/try_linear.cu: times linear/fwd_chunk_mma.cu, fwd_chunk_tf32.cu or fwd_wgmma.cu alone,
-// causal, to try its shapes: compile it with a changed copy of the file, no library needed.
+// gpu/try_linear.cu: times linear/fwd_chunk_mma.cu, fwd_chunk_tf32.cu, fwd_wgmma.cu or a scan of
+// bwd_wgmma.cu alone, causal, to try its shapes: compile it with a changed copy of the file, no
+// library needed.
 //
 //   nvcc -O3 -std=c++17 -arch=sm_90a -I cuda_kernels -DTYPE=TYPE_BF16 -DDIM=64 -DNAME=attn_try \
 //        -DKERNEL_FILE='"linear/fwd_chunk_mma.cu"' tools/gpu/try_linear.cu -o try
@@ -11,6 +12,9 @@
 // through copies of 200 MB or more in all, so that they come from memory. And the largest
 // error of some rows against double precision, of the largest element. The states of segments
 // are not brought together before, as the planner has it up to eight.
+//
+// Of bwd_wgmma.cu -DGRADIENT=OF_Q (or _K, _V, _KV), -DPART=_q (or _k, _v, _kv) and -DSUMS=_q_sums
+// (or _k_sums) say what: then Q, K, V and dO, and the gradients, are the tensors.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -25,6 +29,20 @@
 
 #ifndef OUTPUT_THREADS
 #define OUTPUT_THREADS THREADS    // of the last step
+#endif
+
+// Results and what they are made of: Y_i = sum over j <= i, or j >= i, of (A_i . B_j) X_j.
+#ifdef GRADIENT
+enum { OF_Q, OF_K, OF_V, OF_KV };
+#define SUMS_OF_PART KERNEL_(NAME, SUMS)
+#define LAST_OF_PART KERNEL_(NAME, PART)
+typedef shared_walk shared_last;
+constexpr int GIVEN = 4, MADE = GRADIENT == OF_KV ? 2 : 1;
+#else
+#define SUMS_OF_PART KERNEL_(NAME, _sums)
+#define LAST_OF_PART KERNEL_(NAME, _output)
+typedef shared_output shared_last;
+constexpr int GIVEN = 3, MADE = 1;
 #endif
 
 __global__ void fill(void *x, size_t n, uint32_t seed)
@@ -86,23 +104,38 @@ static void launch(kernel *which, int groups, int threads, size_t bytes, bool ov
 // Copies of the tensors, and what a launch reads.
 struct problem {
     attn_linear_kparams p;
-    std::vector<void *> q, k, v, o;
-    int groups;
+    std::vector<void *> x[GIVEN + MADE];
+    int groups, sum_groups;
     size_t turn;
 };
+
+// The next copy's.
+static void turn(problem &x)
+{
+    attn_linear_kparams &p = x.p;
+    const size_t i = x.turn++ % x.x[0].size();
+
+    p.q = x.x[0][i], p.k = x.x[1][i], p.v = x.x[2][i];
+#ifdef GRADIENT
+    p.grad_o = x.x[3][i];
+    (GRADIENT == OF_Q ? p.grad_q : GRADIENT == OF_V ? p.grad_v : p.grad_k) = x.x[4][i];
+    if (GRADIENT == OF_KV)
+        p.grad_v = x.x[GIVEN + MADE - 1][i];
+#else
+    p.o = x.x[3][i];
+#endif
+}
 
 // Steps 1: the sums, 2: the last, 3: both.
 static void run(problem &x, int steps)
 {
-    attn_linear_kparams &p = x.p;
-    const size_t i = x.turn++ % x.q.size();
+    const attn_linear_kparams &p = x.p;
 
-    p.q = x.q[i], p.k = x.k[i], p.v = x.v[i], p.o = x.o[i];
+    turn(x);
     if (steps & 1 && p.pieces > 1)
-        launch(KERNEL_(NAME, _sums), x.groups, THREADS, sizeof(shared_sums), false, p);
+        launch(SUMS_OF_PART, x.sum_groups, THREADS, sizeof(shared_sums), false, p);
     if (steps & 2)
-        launch(KERNEL_(NAME, _output), x.groups, OUTPUT_THREADS, sizeof(shared_output),
-               p.pieces > 1, p);
+        launch(LAST_OF_PART, x.groups, OUTPUT_THREADS, sizeof(shared_last), p.pieces > 1, p);
 }
 
 static double microseconds(problem &x, int steps)
@@ -129,33 +162,59 @@ static double microseconds(problem &x, int steps)
 }
 
 // Of the last head: some rows.
-static double error_of(const problem &x, int len, int d, int dv)
+static double error_of(const problem &x, const void *as, const void *bs, const void *xs,
+                       const void *ys, int inner, int width, bool back)
 {
+    const int len = x.p.len_q;
     const int64_t heads = (int64_t)x.p.batch * x.p.heads_q - 1;
-    const auto q = on_host(x.p.q, heads * len * d, (int64_t)len * d);
-    const auto k = on_host(x.p.k, heads * len * d, (int64_t)len * d);
-    const auto v = on_host(x.p.v, heads * len * dv, (int64_t)len * dv);
-    const auto o = on_host(x.p.o, heads * len * dv, (int64_t)len * dv);
+    const auto a = on_host(as, heads * len * inner, (int64_t)len * inner);
+    const auto b = on_host(bs, heads * len * inner, (int64_t)len * inner);
+    const auto v = on_host(xs, heads * len * width, (int64_t)len * width);
+    const auto y = on_host(ys, heads * len * width, (int64_t)len * width);
     double error = 0, top = 0;
 
     for (int l = 0; l < len; l += std::max(1, len / 37)) {
-        std::vector<double> row(dv);
+        std::vector<double> row(width);
 
-        for (int j = 0; j <= l; j++) {
+        for (int j = back ? l : 0; j <= (back ? len - 1 : l); j++) {
             double weight = 0;
 
-            for (int e = 0; e < d; e++)
-                weight += (double)q[(int64_t)l * d + e] * k[(int64_t)j * d + e];
-            for (int c = 0; c < dv; c++)
-                row[c] += weight * v[(int64_t)j * dv + c];
+            for (int e = 0; e < inner; e++)
+                weight += (double)a[(int64_t)l * inner + e] * b[(int64_t)j * inner + e];
+            for (int c = 0; c < width; c++)
+                row[c] += weight * v[(int64_t)j * width + c];
         }
-        for (int c = 0; c < dv; c++) {
+        for (int c = 0; c < width; c++) {
             top = std::max(top, fabs(row[c]));
-            error = std::max(error, fabs(row[c] - o[(int64_t)l * dv + c]));
+            error = std::max(error, fabs(row[c] - y[(int64_t)l * width + c]));
         }
     }
     return error / top;
 }
+
+static double largest_error(const problem &x)
+{
+    const attn_linear_kparams &p = x.p;
+
+#ifdef GRADIENT
+    double error = 0;
+
+    if (GRADIENT == OF_Q)
+        error = error_of(x, p.grad_o, p.v, p.k, p.grad_q, p.dv, p.d, false);
+    if (GRADIENT == OF_K || GRADIENT == OF_KV)
+        error = error_of(x, p.v, p.grad_o, p.q, p.grad_k, p.dv, p.d, true);
+    if (GRADIENT == OF_V || GRADIENT == OF_KV)
+        error = std::max(error, error_of(x, p.k, p.q, p.grad_o, p.grad_v, p.d, p.dv, true));
+    return error;
+#else
+    return error_of(x, p.q, p.k, p.v, p.o, p.d, p.dv, false);
+#endif
+}
+
+#define STRIDES(name, width)                                  \
+    p.name##_stride_d = 1, p.name##_stride_l = width,         \
+    p.name##_stride_h = (int64_t)len * width,                 \
+    p.name##_stride_b = (int64_t)h * len * width
 
 int main(int argc, char **argv)
 {
@@ -166,39 +225,46 @@ int main(int argc, char **argv)
     const int dv = atoi(argv[5]), wanted = std::max(atoi(argv[6]), 1);
     const int chunks = (len + CHUNK - 1) / CHUNK;
     const size_t heads = (size_t)b * h, tokens = heads * len;
-    const double bytes = 2.0 * tokens * (d + dv) * elem_bytes<TYPE>();
-    const int copies = (int)(2e8 / bytes) + 2;
+    const double bytes = (double)(GIVEN + MADE) / 2 * tokens * (d + dv) * elem_bytes<TYPE>();
+    const int copies = (int)(2e8 / bytes) + 2, slices = (dv + COLUMNS - 1) / COLUMNS;
     problem x = {};
     attn_linear_kparams &p = x.p;
 
-    for (int i = 0; i < copies; i++) {
-        x.q.push_back(made(tokens * d, 4 * i));
-        x.k.push_back(made(tokens * d, 4 * i + 1));
-        x.v.push_back(made(tokens * dv, 4 * i + 2));
-        x.o.push_back(made(tokens * dv, 4 * i + 3));
-    }
-    p.q_stride_d = p.k_stride_d = p.v_stride_d = p.o_stride_d = 1;
-    p.q_stride_l = p.k_stride_l = d, p.v_stride_l = p.o_stride_l = dv;
-    p.q_stride_h = p.k_stride_h = (int64_t)len * d, p.v_stride_h = p.o_stride_h = (int64_t)len * dv;
-    p.q_stride_b = p.k_stride_b = (int64_t)h * len * d;
-    p.v_stride_b = p.o_stride_b = (int64_t)h * len * dv;
+    for (int i = 0; i < copies; i++)
+        for (int n = 0; n < GIVEN + MADE; n++)
+            x.x[n].push_back(made(tokens * std::max(d, dv), (GIVEN + MADE) * i + n));
+    STRIDES(q, d);
+    STRIDES(k, d);
+    STRIDES(v, dv);
+    STRIDES(o, dv);
+    STRIDES(grad_o, dv);
+    STRIDES(grad_q, d);
+    STRIDES(grad_k, d);
+    STRIDES(grad_v, dv);
     p.features = LINEAR_CAUSAL;
     p.d = d, p.dv = dv, p.batch = b, p.heads_q = p.heads_kv = h, p.group = 1;
     p.len_q = p.len_kv = len, p.want_o = 1, p.scale = 1.0f;
+    p.has = LHAS_GRAD_O | LHAS_GRAD_K | LHAS_GRAD_V;
     p.piece = wanted > 1 ? (chunks + wanted - 1) / wanted * CHUNK : 0;
     p.pieces = p.slots = p.piece ? (len + p.piece - 1) / p.piece : 1;
-    x.groups = (int)heads * ((dv + COLUMNS - 1) / COLUMNS) * p.pieces;
+    if (p.piece)
+        p.features |= LINEAR_SLOTS;
+    x.groups = x.sum_groups = (int)heads * slices * p.pieces;
+#ifdef GRADIENT
+    if (GRADIENT == OF_Q || GRADIENT == OF_K)
+        x.groups = (int)heads * ((d + COLUMNS - 1) / COLUMNS) * p.pieces;
+    if (GRADIENT == OF_Q)
+        x.sum_groups = x.groups;
+#endif
     CHECK(cudaMalloc(&p.work, heads * p.slots * d * (dv + 1) * 4));
-    CHECK(cudaFuncSetAttribute(KERNEL_(NAME, _sums),
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+    CHECK(cudaFuncSetAttribute(SUMS_OF_PART, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                (int)sizeof(shared_sums)));
-    CHECK(cudaFuncSetAttribute(KERNEL_(NAME, _output),
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               (int)sizeof(shared_output)));
+    CHECK(cudaFuncSetAttribute(LAST_OF_PART, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               (int)sizeof(shared_last)));
     run(x, 3);
     CHECK(cudaDeviceSynchronize());
 
-    const double error = error_of(x, len, d, dv);
+    const double error = largest_error(x);
     const double sums = p.pieces > 1 ? microseconds(x, 1) : 0.0, last = microseconds(x, 2);
     const double both = microseconds(x, 3);
 

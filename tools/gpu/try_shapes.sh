@@ -3,7 +3,7 @@
 # Times shapes of softmax/fwd_mma.cu (or FILE=softmax/fwd_wgmma.cu, _tile.cu) on a GPU, no library
 # needed: compiles a copy of the file for each, side by side, then runs one after another. With
 # FILE=linear/fwd_chunk_mma.cu (or fwd_wgmma.cu) the problems are those of try_linear.cu, and PART
-# is output.
+# is output; with linear/bwd_wgmma.cu it is q, k, v or kv.
 #
 # usage: tools/gpu/try_shapes.sh TYPE DIM PART "PROBLEM;PROBLEM..." SHAPE...
 #
@@ -33,6 +33,12 @@ work=$(mktemp -d)
 used=large defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
 [ "$type" != f32 ] || defines+=(-DTYPE_IS_F32)
 [ "$file" != linear/fwd_wgmma.cu ] || defines+=(-DOUTPUT_THREADS=WALKING)
+if [ "$file" = linear/bwd_wgmma.cu ]; then
+    threads=WALKING sums=_k_sums
+    [ "$part" != kv ] || threads=WALKING_BOTH
+    [ "$part" != q ] || sums=_q_sums
+    defines+=("-DGRADIENT=OF_${part^^}" -DOUTPUT_THREADS=$threads -DSUMS=$sums)
+fi
 [ "${ARCH:-90a}" != 90a ] || defines+=(-DHOPPER)    # the host's pass too has those shapes
 if [ "$type $file" = "f32 softmax/fwd_mma.cu" ]; then
     case $part in ranges) sums=EXACT ;; long) sums=EXACT_LONG ;; *) sums=IN_CORES ;; esac

@@ -39,8 +39,8 @@ const attn_variant *const *attn_cuda_variants(const attn_caps *caps)
         &attn_cuda_softmax_bwd_tile_variant,
         &attn_cuda_softmax_bwd_math_variant,      &attn_cuda_linear_fwd_wgmma_variant,
         &attn_cuda_linear_fwd_chunk_variant,
-        &attn_cuda_linear_fwd_recurrent_variant,  &attn_cuda_linear_bwd_chunk_variant,
-        &attn_cuda_linear_bwd_recurrent_variant,
+        &attn_cuda_linear_fwd_recurrent_variant,  &attn_cuda_linear_bwd_wgmma_variant,
+        &attn_cuda_linear_bwd_chunk_variant,      &attn_cuda_linear_bwd_recurrent_variant,
         &attn_cuda_linear_fwd_atomic_variant, /* where allow=nondet permits them */
         &attn_cuda_linear_bwd_atomic_variant,
         &attn_cuda_linear_fwd_lmha_variant, /* by name, as all that follow */

@@ -35,6 +35,7 @@ extern const attn_variant attn_cuda_softmax_bwd_tile_variant;
 extern const attn_variant attn_cuda_linear_fwd_wgmma_variant;
 extern const attn_variant attn_cuda_linear_fwd_chunk_variant;
 extern const attn_variant attn_cuda_linear_fwd_recurrent_variant;
+extern const attn_variant attn_cuda_linear_bwd_wgmma_variant;
 extern const attn_variant attn_cuda_linear_bwd_chunk_variant;
 extern const attn_variant attn_cuda_linear_bwd_recurrent_variant;
 extern const attn_variant attn_cuda_linear_fwd_atomic_variant;

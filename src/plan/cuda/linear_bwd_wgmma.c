@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: MIT */
+/* plan/cuda/linear_bwd_wgmma.c: gradients of causal linear attention in chunks on Hopper's
+ * tensor cores, compute capability 9.0 alone. */
+#include "core/size.h"
+#include "plan/cuda/linear.h"
+
+/* As cuda_kernels/linear/bwd_wgmma.cu has them. */
+enum {
+    CAPABILITY = 90, /* its code runs on no other */
+    SUM_BLOCK = 256,
+    BLOCK = 384, /* 128 more where two warpgroups have rows */
+    BOTH_BLOCK = 512,
+    TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK,
+    BARRIER_BYTES = 256,
+    N_TYPES = 3,
+    N_CLASSES = 3
+};
+
+/* `both`: the walk of dV and dK, or NULL. */
+typedef struct kernels {
+    const char *q_sums, *k_sums, *q, *k, *v, *both;
+} kernels;
+
+/* D and Dv are padded up to dim; columns of a group. A group computes the pairs of its chunks
+ * whatever its columns, so fewer are better only where they fill the device and more do not. */
+typedef struct class
+{
+    int32_t dim, columns;
+    kernels of[N_TYPES];
+} class;
+
+#define KERNELS(name, both)                                                   \
+    {                                                                         \
+        name "_q_sums", name "_k_sums", name "_q", name "_k", name "_v", both \
+    }
+#define BOTH(name) KERNELS(name, name "_kv")
+#define EACH(name) KERNELS(name, NULL)
+#define TYPES(kernels_of, shape)                        \
+    {                                                   \
+        kernels_of("linear_bwd_wgmma_f32_" shape),      \
+            kernels_of("linear_bwd_wgmma_f16_" shape),  \
+            kernels_of("linear_bwd_wgmma_bf16_" shape), \
+    }
+static const class classes[N_CLASSES] = {
+    { 64, 64, TYPES(BOTH, "d64_c64") },
+    { 64, 32, TYPES(EACH, "d64_c32") },
+    { 128, 64, TYPES(EACH, "d128_c64") },
+};
+
+/* Groups of a walk whose heads have rows of `width` elements, without segments. */
+static int64_t walks_of(const attn_problem *p, bool back, int64_t width, int64_t columns)
+{
+    return p->b * (back ? p->hkv : p->hq) * attn_ceil_div(width, columns);
+}
+
+/* Three quarters of the multiprocessors have one. */
+static bool is_full(const attn_caps *c, int64_t walks)
+{
+    return 4 * walks >= 3 * c->compute_units;
+}
+
+static bool wants_back(const attn_problem *p)
+{
+    return p->grad & ~(uint32_t)ATTN_GRAD_Q;
+}
+
+/* dK and dV by one walk, which has all columns. */
+static bool wants_both(const attn_problem *p)
+{
+    const uint32_t both = ATTN_GRAD_K | ATTN_GRAD_V;
+
+    return (p->grad & both) == both && attn_max(p->d, p->dv) <= 64;
+}
+
+/* Of the scans of dQ, or those backwards in time. NULL: D or Dv is over the largest. */
+static const class *find_class(const attn_problem *p, const attn_caps *c, bool back)
+{
+    const int64_t width = back ? attn_max(p->d, p->dv) : p->d;
+
+    if (attn_max(p->d, p->dv) > 128)
+        return NULL;
+    if (attn_max(p->d, p->dv) > 64)
+        return &classes[2];
+    return &classes[!(back && wants_both(p)) && !is_full(c, walks_of(p, back, width, 64)) &&
+                    is_full(c, walks_of(p, back, width, 32))];
+}
+
+/* Shared memory, line by line, as the kernel's structs have it. */
+typedef struct budget {
+    int64_t sums, adds, states;
+} budget;
+
+static budget budget_of(const attn_problem *p, const class *k)
+{
+    const bool f32 = p->type == ATTN_F32, large = f32 && k->dim > 64;
+    const int64_t parts = f32 ? 3 : p->type == ATTN_F16 ? 2 : 1; /* of bf16 */
+    const int64_t panels = k->dim / 64, stage = parts * TILE_BYTES * (panels + 1);
+    const int64_t stages = large ? 2 : parts == 1 ? 4 : 3, states = large ? 1 : 2;
+
+    return (budget){
+        .sums = (f32 ? 2 : 3) * stage + BARRIER_BYTES,
+        .adds = stages * stage,
+        .states = states * attn_max(parts, 2) * TILE_BYTES * panels + BARRIER_BYTES,
+    };
+}
+
+/* Tokens of a segment of a scan, 0: one. */
+static int64_t find_piece(const attn_problem *p, const attn_caps *c, bool back)
+{
+    const int64_t width = back ? attn_max(p->d, p->dv) : p->d;
+    const int64_t walks = walks_of(p, back, width, find_class(p, c, back)->columns);
+
+    return is_full(c, walks) ? 0 : attn_cuda_linear_cut(c, p->lq, walks, 1);
+}
+
+/* States of each head; 0: none. */
+static int64_t find_slots(const attn_problem *p, const attn_caps *c, bool back)
+{
+    const int64_t piece = find_piece(p, c, back);
+
+    return piece ? attn_ceil_div(p->lq, piece) : 0;
+}
+
+/* The states of the segments, of dQ and then of dK and dV in the same place. false: more than
+ * 2^63 - 1. */
+static bool work_bytes(const attn_problem *p, const attn_caps *c, int64_t *out)
+{
+    const int64_t q = p->grad & ATTN_GRAD_Q ? find_slots(p, c, false) : 0;
+    const int64_t back = wants_back(p) ? find_slots(p, c, true) : 0;
+
+    return attn_mul(p->b * p->hkv, attn_max(q, back), out) &&
+           attn_mul(*out, 4 * p->d * (p->dv + 1), out);
+}
+
+static const char *applicable(const attn_problem *p, const attn_caps *c)
+{
+    const class *const k = find_class(p, c, false);
+    int64_t bytes;
+    budget b;
+
+    if (c->capability != CAPABILITY)
+        return "wants compute capability 9.0: other devices do not have its instructions";
+    if (!(p->features & ATTN_FEAT_CAUSAL))
+        return "takes the causal form alone";
+    if (!k)
+        return "D or Dv is over 128";
+    if (wants_back(p) && p->hq != p->hkv && p->type == ATTN_F32 && k->dim > 64)
+        return "in f32 of D or Dv over 64 takes a query head for each of keys alone";
+    if (!attn_cuda_linear_aligned(p))
+        return "wants rows that are moved 16 bytes at a time, and whose bytes 16 divides";
+    if (!attn_cuda_counts(p))
+        return "the chunks of so many queries or keys end beyond 2^31 - 1";
+    b = budget_of(p, k);
+    if (b.adds + b.states > c->fast_bytes || BOTH_BLOCK > c->max_group)
+        return "chunks do not fit the shared memory, or a group the limit of threads";
+    if ((double)p->b * (double)p->hq * 4.0 > 0x1p31 - 1)
+        return "more groups than a grid can have, 2^31 - 1";
+    if (!work_bytes(p, c, &bytes) || bytes > c->max_alloc_bytes)
+        return "a workspace with the states exceeds the device's memory";
+    return NULL;
+}
+
+static const char *worse(const attn_problem *p, const attn_caps *c)
+{
+    (void)p;
+    (void)c;
+    return "takes it by name";
+}
+
+/* What the steps of a scan and of its sums have in common. */
+typedef struct scan {
+    const class *class;
+    bool back, scanned;
+    int64_t piece;
+    uint32_t grad;
+} scan;
+
+/* `width`: of all columns that its groups share out, D or Dv. */
+static attn_step *add_step(const attn_problem *p, const scan *s, const char *kernel,
+                           int64_t block, bool by_d, uint32_t grad, attn_choice *out)
+{
+    attn_step *step = &out->step[out->n_steps++];
+
+    step->kernel = kernel;
+    step->grad = grad;
+    step->grouped = s->back || block == SUM_BLOCK;
+    step->tile_q = step->tile_k = ATTN_CUDA_CHUNK;
+    step->columns = s->class->columns;
+    step->by_d = by_d;
+    step->piece = s->piece;
+    step->block = block;
+    step->overlaps = out->n_steps > 1;
+    attn_cuda_linear_step(p, step);
+    attn_step_define(step, "LINEAR_SCANNED", s->scanned);
+    attn_step_define(step, "LINEAR_SLOTS", s->piece > 0);
+    return step;
+}
+
+/* What the rows of segments add to the state: of dQ columns of D, of dK and dV of Dv. */
+static void add_sums(const attn_problem *p, const scan *s, const char *kernel,
+                     attn_choice *out)
+{
+    if (!s->piece)
+        return;
+    add_step(p, s, kernel, SUM_BLOCK, !s->back, s->grad, out)->fast_bytes =
+        budget_of(p, s->class).sums;
+    if (s->scanned)
+        add_step(p, s, "linear_fwd_scan", ATTN_CUDA_SCAN_THREADS, false, s->grad, out)
+            ->columns = ATTN_CUDA_SCAN_COLUMNS;
+}
+
+static void add_walk(const attn_problem *p, const scan *s, const char *kernel,
+                     int64_t block, bool by_d, uint32_t grad, attn_choice *out)
+{
+    const budget b = budget_of(p, s->class);
+
+    add_step(p, s, kernel, block, by_d, grad, out)->fast_bytes = b.adds + b.states;
+}
+
+static scan make_scan(const attn_problem *p, const attn_caps *c, bool back)
+{
+    return (scan){
+        .class = find_class(p, c, back),
+        .back = back,
+        .scanned = find_slots(p, c, back) > ATTN_CUDA_MOST_ADDED,
+        .piece = find_piece(p, c, back),
+        .grad = p->grad & (back ? ~(uint32_t)ATTN_GRAD_Q : (uint32_t)ATTN_GRAD_Q),
+    };
+}
+
+/* Of a walk of one gradient. */
+static int64_t block_of(const scan *s)
+{
+    return s->class->columns == 32 ? BLOCK + 128 : BLOCK;
+}
+
+static const kernels *kernels_of(const attn_problem *p, const scan *s)
+{
+    return &s->class->of[p->type - ATTN_F32];
+}
+
+static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
+{
+    const scan q = make_scan(p, c, false), back = make_scan(p, c, true);
+    const kernels *const of_q = kernels_of(p, &q), *const of_k = kernels_of(p, &back);
+
+    out->splits = 0;
+    work_bytes(p, c, &out->workspace_bytes);
+    if (p->grad & ATTN_GRAD_Q) {
+        add_sums(p, &q, of_q->q_sums, out);
+        add_walk(p, &q, of_q->q, block_of(&q), true, q.grad, out);
+    }
+    if (wants_back(p))
+        add_sums(p, &back, of_k->k_sums, out);
+    if (wants_both(p)) {
+        add_walk(p, &back, of_k->both, BOTH_BLOCK, false, back.grad, out);
+    } else {
+        if (p->grad & ATTN_GRAD_V)
+            add_walk(p, &back, of_k->v, block_of(&back), false, ATTN_GRAD_V, out);
+        if (p->grad & ATTN_GRAD_K)
+            add_walk(p, &back, of_k->k, block_of(&back), true, ATTN_GRAD_K, out);
+    }
+    attn_choice_instance(out, "chunk%d,dim%d,columns%d:%d,d%lld,dv%lld,%s", ATTN_CUDA_CHUNK,
+                         q.class->dim, q.class->columns, back.class->columns,
+                         (long long)p->d, (long long)p->dv, attn_type_name(p->type));
+    out->tile_reason = "segments: one where there are heads for three quarters of the "
+                       "multiprocessors, else as many as run at once";
+}
+
+const attn_variant attn_cuda_linear_bwd_wgmma_variant = {
+    .name = "linear_bwd_wgmma",
+    .about =
+        "causal gradients, chunks of tokens on Hopper's tensor cores (wgmma); f32 as sums "
+        "of three numbers of bf16",
+    .op = ATTN_OP_LINEAR,
+    .pass = ATTN_PASS_BWD,
+    .features = ATTN_FEAT_CAUSAL | ATTN_FEAT_LENS_KV | ATTN_FEAT_DEN,
+    .applicable = applicable,
+    .worse = worse,
+    .lower = lower,
+};
