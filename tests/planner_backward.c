@@ -493,6 +493,8 @@ static void hopper_takes_warpgroups(void **state)
           "wants q, k, v and the gradient of o at addresses and strides that are "
           "multiples" },
         { "f16,b1,hq1,hkv1,lq9,lk9,d64,mask,grad=k", "does not take \"mask\"" },
+        { "bf16,b1,hq1,hkv1,lq9,lk9,d64,scale=-2.4e38,grad=k",
+          "takes logarithms to base 2, where a scale beyond 2^127 overflows" },
     };
     const attn_options named = { .size = sizeof named, .variant = "softmax_bwd_wgmma" };
     attn_target t = target_of("cuda");

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* plan/cuda/backward_cores.c: the steps around passes over tiles of keys alone, whose groups
  * add to dQ one after the other. */
+#include <math.h>
+
 #include "core/size.h"
 #include "plan/cuda/backward.h"
 
@@ -44,6 +46,8 @@ const char *attn_cuda_cores_refusal(const attn_problem *p, const attn_caps *c, i
 
     if (refusal)
         return refusal;
+    if (p->type != ATTN_F32 && fabsf(p->scale) > 0x1p127f)
+        return "takes logarithms to base 2, where a scale beyond 2^127 overflows";
     if (!work_bytes(p, by_copy, &bytes) || bytes > c->max_alloc_bytes)
         return "a workspace of f32 sums for dQ exceeds the device's memory";
     return NULL;
