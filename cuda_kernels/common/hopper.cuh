@@ -11,7 +11,7 @@ struct device_barrier {
     uint64_t state;
 };
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)    // or the host's pass
 
 DEVICE void device_barrier_init(device_barrier *b, int count)
 {
@@ -31,6 +31,25 @@ DEVICE void device_barrier_arrive(device_barrier *b, int times = 1)
     asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0], %1; }" ::"r"(
                      device_address(b)), "r"(times) : "memory");
 }
+
+// Arrives when all copies that this thread has begun (device_copy) are there.
+DEVICE void device_barrier_arrive_copied(device_barrier *b)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(device_address(b))
+                 : "memory");
+}
+
+// Waits for the end of the phase of that parity, 0 for the first.
+DEVICE void device_barrier_wait(device_barrier *b, uint32_t parity)
+{
+    asm volatile("{ .reg .pred there; "
+                 "again: mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1; "
+                 "@there bra done; bra again; done: }" ::"r"(device_address(b)),
+                 "r"(parity) : "memory");
+}
+
+#endif
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Arrives, and lets the phase wait for so many bytes of device_copy_box().
 DEVICE void device_barrier_expect(device_barrier *b, int bytes)
@@ -80,15 +99,6 @@ template <int PENDING> DEVICE void device_bulk_wait()
 DEVICE void device_bulk_wait_read()
 {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
-// Waits for the end of the phase of that parity, 0 for the first.
-DEVICE void device_barrier_wait(device_barrier *b, uint32_t parity)
-{
-    asm volatile("{ .reg .pred there; "
-                 "again: mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1; "
-                 "@there bra done; bra again; done: }" ::"r"(device_address(b)),
-                 "r"(parity) : "memory");
 }
 
 template <int REGISTERS> DEVICE void device_take_registers()

@@ -3,19 +3,23 @@
 //
 // Computes  O = softmax(scale Q K^T + ...) V and the LSE; formula and rules: attn/softmax.h
 // Method    T. Dao, "FlashAttention-2" (2023): a group has BM queries and walks over the
-//           keys, BN a step; a warp has 16 or 32 of the queries to itself. S = Q K^T by mma,
-//           weights in place, O += P V, where the registers that hold S hold P next. K and V
-//           go through a ring in shared memory, SLOTS - 1 ahead (cp.async), and come from
-//           there by ldmatrix. A warp whose rows see none of a step's keys does nothing in
-//           it; scores are masked only where a row's range ends. Bias and mask come as they
+//           keys, BN a step; a warp has 16 or 32 of the queries to itself, or 32 with another
+//           one (mma_pairs.cuh). S = Q K^T by mma, weights in place, O += P V, where the
+//           registers that hold S hold P next. K and V of a step lie in shared memory, K of
+//           the next comes while V is read and V while K is (cp.async), and go from there to
+//           registers by ldmatrix. A warp whose rows see none of a step's keys does nothing
+//           in it; scores are masked only where a row's range ends. Bias and mask come as they
 //           are by cp.async too, 16-bit ones and masks a step further ahead, if 16 bytes
 //           divide their rows; else threads write the terms of a step (mma_terms.cuh)
-// Grid      1-D, ceil(Lq / BM) * B * Hq groups, the tile fastest; with a right bound the
-//           last tile first, since that has the most keys
+// Grid      1-D, ceil(Lq / BM) * B * Hq groups, the tile fastest; with a right bound the tiles
+//           that have the most keys first, over sections of heads whose K and V fit the L2
 // Block     32 * WARPS threads, 1-D
-// Shared    dynamic: Q, the ring, in the instances _all the terms of a step; of f32 the
-//           weights; the group's work
-// Barriers  two a step; one more where keys are hidden from all queries of the group
+// Shared    dynamic: Q, K and V of a step, in the instances _all the terms of a step; weights
+//           of f32 and of warps in pairs; the group's work
+// Barriers  two a step; one more where keys are hidden from all queries of the group. Warps in
+//           pairs have none of the group, but barriers in memory, so that one may be a
+//           softmax ahead of another: K and V are there, or all have done with them. A pair
+//           meets twice a step, and twice more where it moves its references
 // Layout    any strides, in elements; WHOLE_ bits promise more (params.h)
 // Numerics  16-bit types: products and sums f32; weights f32, rounded to the type before
 //           they meet V, times 2^14 in f16, their sum taken before that. f32: three products
@@ -153,10 +157,9 @@ DEVICE void describe_group(const attn_kparams &p, const attn_sequence &seq, cons
 
 template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
 {
-    // steps with hidden keys have code of their own where that is not too much of it
-    constexpr bool APART = CAN == (CAN_RANGES) && T::COLS > 1;
     constexpr bool ranged = CAN != (CAN_PLAIN), looks = (CAN & FEAT_TERMS) != 0;
-    constexpr bool QUICK = T::COLS > 1 || (TYPE != TYPE_F32 && (!looks || DIM > 128));    // registers are full else
+    // registers are full else
+    constexpr bool QUICK = T::COLS > 1 || (TYPE != TYPE_F32 && (!looks || DIM > 128));
     static_assert(sizeof(shared<T, CAN>) <= T::BYTES + (CAN & FEAT_TERMS ? T::TERMS : 0),
                   "the planner's budget");
     SHARED_MEMORY(memory);
@@ -191,7 +194,19 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                                                 p.d, has<CAN>(p, WHOLE_K));
     }
     describe_group<T, CAN>(p, seq, place, queries, mem);
+    if constexpr (T::COLS > 1) {
+        if (threadIdx.x == 0) {
+            device_barrier_init(&mem.turns.full_k, T::THREADS);
+            device_barrier_init(&mem.turns.full_v, T::THREADS);
+            device_barrier_init(&mem.turns.empty_k, T::THREADS);
+            device_barrier_init(&mem.turns.empty_v, T::THREADS);
+        }
+    }
     __syncthreads();
+    if constexpr (T::COLS > 1)
+        if (first < begins.end)
+            arrive_with_copies(&mem.turns.full_k,
+                               has<CAN>(p, WHOLE_Q) && has<CAN>(p, WHOLE_K));
     if constexpr (looks) {
         if (threadIdx.x == 0)
             plan_terms<T, CAN>(p, mem.work, mem.terms.plan);
@@ -242,13 +257,13 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
         }
     }
 
+    [[maybe_unused]] uint32_t turn = 0;
+
     #pragma unroll 1
     for (int j = first; j < any.end; j += T::BN) {
         const attn_range mine = ranged ? mem.warp_any[warp] : all_keys;
         const attn_range all = ranged ? mem.warp_all[warp] : all_keys;
         const bool sees = !ranged || (mine.first < j + T::BN && mine.end > j);
-        const bool edge = j < all.first || all.end - j < T::BN;
-        const attn_range shown = { mine.first - j, mine.end - j };
         [[maybe_unused]] const bool odd = j / T::BN % 2;
         weights<T> w;
 
@@ -260,10 +275,22 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
             else
                 device_copied<0>();
             __syncthreads();
-        } else {
+        } else if constexpr (T::COLS == 1) {
             device_arrive();
         }
-        fetch_values(j);
+        if constexpr (T::COLS == 1)
+            fetch_values(j);
+        else
+            device_barrier_wait(&mem.turns.full_k, turn);
+
+        const auto bring_values = [&] {
+            if constexpr (T::COLS > 1) {    // behind the others' products of the last step
+                device_barrier_wait(&mem.turns.empty_v, turn ^ 1);
+                fetch_values(j);
+                arrive_with_copies(&mem.turns.full_v, has<CAN>(p, WHOLE_V));
+            }
+        };
+
         if (T::Q_STAYS && j == first) {
             #pragma unroll
             for (int i = 0; i < T::MT * T::KT; i++)
@@ -272,56 +299,58 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
                              i % T::KT);
         }
         if (sees) {
-            const auto weigh_keys = [&](auto at_edge) {
-                constexpr bool EDGE = decltype(at_edge)::value;
-                scores<T> s;
-                [[maybe_unused]] bool hide = false;
+            scores<T> s;
+            [[maybe_unused]] bool hide = false;
 
-                if constexpr (looks)
-                    if (has<CAN>(p, FEAT_HIDES))
-                        hide = terms_hide<T>(mem.terms, odd, x);
-                find_scores<T, EDGE>(mem.q + x * CHUNKS_K, stays, mem.k, pair.column(), shown,
-                                     s);
-                if constexpr (looks)
-                    if (is_special)
-                        special_scores<T, CAN>(p, mem.work, mem.terms, odd, x, j, hide, s);
-                if (scaled && !is_special) {
-                    #pragma unroll
-                    for (int i = 0; i < T::MT * T::NT * 4; i++)
-                        s[i / 4 / T::NT][i / 4 % T::NT][i % 4] *= p.scale;
-                }
-                if constexpr (EDGE)
-                    mask_scores<T>(mem.work.score, x, j + pair.column() * 16, shown,
-                                   { all.first - j, all.end - j }, s);
-                else if (!APART && edge)
-                    mask_scores<T>(mem.work.score, x, j + pair.column() * 16, s);
-                if constexpr (looks) {
-                    if (hide)
-                        mark_seen<T>(s, mem.terms.seen[odd]);
-                    else if (has<CAN>(p, FEAT_HIDES))
-                        mark_range<T>(mine, j, mem.terms.seen[odd]);
-                }
-                fold_scores<T, QUICK, EDGE>(my, unit, shown, j > first, s, limits, pair);
+            if constexpr (looks)
+                if (has<CAN>(p, FEAT_HIDES))
+                    hide = terms_hide<T>(mem.terms, odd, x);
+            find_scores<T>(mem.q + x * CHUNKS_K, stays, mem.k, pair.column(), s, bring_values);
+            if constexpr (T::COLS > 1)
+                device_barrier_arrive(&mem.turns.empty_k);
+            if constexpr (looks)
+                if (is_special)
+                    special_scores<T, CAN>(p, mem.work, mem.terms, odd, x, j, hide, s);
+            if (scaled && !is_special) {
+                #pragma unroll
+                for (int i = 0; i < T::MT * T::NT * 4; i++)
+                    s[i / 4 / T::NT][i / 4 % T::NT][i % 4] *= p.scale;
+            }
+            if (j < all.first || all.end - j < T::BN)
+                mask_scores<T>(mem.work.score, x, j + pair.column() * 16, s);
+            if constexpr (looks) {
+                if (hide)
+                    mark_seen<T>(s, mem.terms.seen[odd]);
+                else if (has<CAN>(p, FEAT_HIDES))
+                    mark_range<T>(mine, j, mem.terms.seen[odd]);
+            }
+            fold_scores<T, QUICK>(my, unit, j > first, s, limits, pair);
 
-                const uint32_t head = (uint32_t)(mem.work.b * p.heads_q + mem.work.h);
+            const uint32_t head = (uint32_t)(mem.work.b * p.heads_q + mem.work.h);
 
+            if (has<CAN>(p, FEAT_DROPOUT))
+                drop_scores<T>(p, head, mem.work.i0 + x, j, s);
+            pack_weights<T>(s, mem.weight.of(warp), w, pair);
+            if constexpr ((CAN & FEAT_DROPOUT) != 0)
                 if (has<CAN>(p, FEAT_DROPOUT))
-                    drop_scores<T>(p, head, mem.work.i0 + x, j, s);
-                pack_weights<T>(s, mem.weight.of(warp), w, pair);
-                if constexpr ((CAN & FEAT_DROPOUT) != 0)
-                    if (has<CAN>(p, FEAT_DROPOUT))
-                        drop_weights<T>(p, head, mem.work.i0 + x, j, w);
-            };
-
-            if (APART && edge)
-                weigh_keys(constant<APART>());
-            else
-                weigh_keys(constant<false>());
+                    drop_weights<T>(p, head, mem.work.i0 + x, j, w);
         } else {
             no_weights<T>(w);
+            bring_values();
+            if constexpr (T::COLS > 1)
+                device_barrier_arrive(&mem.turns.empty_k);
         }
-        device_arrive();
-        fetch_keys(j + T::BN);
+        if constexpr (T::COLS > 1) {
+            if (j + T::BN < any.end) {
+                device_barrier_wait(&mem.turns.empty_k, turn);
+                fetch_keys(j + T::BN);
+                arrive_with_copies(&mem.turns.full_k, has<CAN>(p, WHOLE_K));
+            }
+            device_barrier_wait(&mem.turns.full_v, turn);
+        } else {
+            device_arrive();
+            fetch_keys(j + T::BN);
+        }
         if constexpr (looks) {
             device_commit();
             fetch_terms<T, CAN>(p, mem.work, mem.terms,
@@ -332,10 +361,11 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
             if (has<CAN>(p, FEAT_HIDES))
                 hide_values<T>(mem.terms.seen[odd], mem.v);
         }
-        if (sees && APART && edge)
-            add_values<T, APART>(mem.v, w, shown, my, pair);
-        else if (sees)
-            add_values<T, false>(mem.v, w, shown, my, pair);
+        if (sees)
+            add_values<T>(mem.v, w, my, pair);
+        if constexpr (T::COLS > 1)
+            device_barrier_arrive(&mem.turns.empty_v);
+        turn ^= 1;
     }
     // Q is not read any more, and the warp's own rows of it are where its rows of O pass through
     static_assert(DIMV <= DIM, "a row of O has room where one of Q was");

@@ -7,6 +7,7 @@
 // number.
 #pragma once
 #include "common/device.cuh"
+#include "common/hopper.cuh"
 #include "common/types.cuh"
 #include "common/range.cuh"
 #include "common/address.cuh"
@@ -112,6 +113,12 @@ DEVICE void describe_work(const attn_kparams &p, const attn_sequence &seq, int64
     work.queries = queries;
 }
 
+// Of warps in pairs: K and V of a step are there; all have done with those of the last.
+template <bool PAIRED> struct mma_turns {
+    device_barrier full_k, full_v, empty_k, empty_v;
+};
+template <> struct mma_turns<false> {};
+
 template <typename T, int CAN> struct shared {
     float4 q[T::BM * CHUNKS_K];
     float4 k[T::BN * CHUNKS_K], v[T::BN * CHUNKS_V];    // of a step
@@ -119,6 +126,7 @@ template <typename T, int CAN> struct shared {
     mma_weights<T, TYPE == TYPE_F32> weight;
     mma_work work;
     attn_range warp_any[T::WARPS], warp_all[T::WARPS];
+    mma_turns<(T::COLS > 1)> turns;
 };
 
 // Where chunk c of row r lies.

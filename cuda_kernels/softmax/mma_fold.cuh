@@ -43,48 +43,6 @@ template <typename T> DEVICE void mask_scores(const attn_score &at, int x, int j
     }
 }
 
-// A warp's 8-key tiles among 32 keys of a step, which it skips where none of its rows sees one:
-// `shown` are those that one of them sees, from the first of the step on.
-template <typename T> constexpr int TILES = 4 / T::COLS;
-
-DEVICE bool shows(attn_range shown, int n)
-{
-    return 32 * n < shown.end && 32 * n + 32 > shown.first;
-}
-
-// mask_scores() for a step of which the warp's rows all see keys `clear`.
-template <typename T>
-DEVICE void mask_scores(const attn_score &at, int x, int j, attn_range shown, attn_range clear,
-                        scores<T> &s)
-{
-    const int lane = threadIdx.x % 32;
-    int first[T::MT][2], end[T::MT][2];
-
-    #pragma unroll
-    for (int i = 0; i < 2 * T::MT; i++) {
-        const attn_range span = score_span(at, x + lane / 4 + i * 8);
-
-        first[i / 2][i % 2] = span.first - j - lane % 4 * 2;
-        end[i / 2][i % 2] = span.end - j - lane % 4 * 2;
-    }
-    #pragma unroll
-    for (int n = 0; n < T::NT / TILES<T>; n++) {
-        if (32 * n >= clear.first && 32 * n + 32 <= clear.end)
-            continue;
-
-        const bool some = shows(shown, n);
-
-        #pragma unroll
-        for (int i = 0; i < T::MT * TILES<T> * 4; i++) {
-            const int mt = i / 4 / TILES<T>, t = n * TILES<T> + i / 4 % TILES<T>, e = i % 4;
-            const int c = key_of<T>(2 * t + e % 2);
-
-            if (!some || c < first[mt][e / 2] || c >= end[mt][e / 2])
-                s[mt][t][e] = -INFINITE;
-        }
-    }
-}
-
 // Where the product unit m is so far from 0 that what it is rounded by would be seen.
 DEVICE bool is_far(float reference, float unit)
 {
@@ -230,48 +188,27 @@ DEVICE references<T> find_references(rows_state<T> &my, float unit, scores<T> &s
 
 // From scores to weights, in place. A weight is 2^(unit s - unit m), the difference by one
 // fused multiply-add: it is as exact as the score itself, and what unit m is rounded by, all
-// weights have in common, so that it leaves with their sum. EDGE: those of 32 keys that are not
-// shown are 0.
-template <typename T, bool EDGE = false>
-DEVICE void weigh(rows_state<T> &my, const references<T> &r, float unit, scores<T> &s,
-                  [[maybe_unused]] attn_range shown = {})
+// weights have in common, so that it leaves with their sum.
+template <typename T>
+DEVICE void weigh(rows_state<T> &my, const references<T> &r, float unit, scores<T> &s)
 {
-    constexpr int N = EDGE ? T::NT / TILES<T> : 1, PART = 2 * T::NT / N;
-    float sum[T::MT][2];
-
-    #pragma unroll
-    for (int n = 0; n < N; n++) {
-        const bool some = !EDGE || shows(shown, n);
-
-        #pragma unroll
-        for (int i = 0; i < 2 * T::MT; i++) {
-            const int mt = i / 2, half = i % 2;
-            const float top = device_product(r.now[mt][half], unit) - LIFT<TYPE>;
-
-            if (n == 0)
-                sum[mt][half] = 0.0f;
-            #pragma unroll
-            for (int e = n * PART; e < (n + 1) * PART; e++) {
-                float &w = s[mt][e / 2][half * 2 + e % 2];
-
-                if (some) {
-                    w = state_exp2(fmaf(w, unit, -top));
-                    sum[mt][half] += w;
-                } else {
-                    w = 0.0f;
-                }
-            }
-        }
-    }
     #pragma unroll
     for (int i = 0; i < 2 * T::MT; i++) {
         const int mt = i / 2, half = i % 2;
+        const float top = device_product(r.now[mt][half], unit) - LIFT<TYPE>;
+        float sum = 0.0f;
 
+        #pragma unroll
+        for (int e = 0; e < 2 * T::NT; e++) {
+            float &w = s[mt][e / 2][half * 2 + e % 2];
+
+            w = state_exp2(fmaf(w, unit, -top));
+            sum += w;
+        }
         if (T::LONG)
-            add_compensated<TYPE_F32>(my.l[mt][half], my.l_rest[T::LONG ? mt : 0][half],
-                                      sum[mt][half]);
+            add_compensated<TYPE_F32>(my.l[mt][half], my.l_rest[T::LONG ? mt : 0][half], sum);
         else
-            my.l[mt][half] += sum[mt][half];
+            my.l[mt][half] += sum;
     }
 }
 
@@ -297,8 +234,8 @@ template <typename T> DEVICE void move_rows(rows_state<T> &my, const references<
 
 // A step's scores become weights. QUICK: where limits say so, without a look at the maxima;
 // begun: O is not 0.
-template <typename T, bool QUICK, bool EDGE>
-DEVICE void fold_scores(rows_state<T> &my, float unit, attn_range shown, bool begun, scores<T> &s,
+template <typename T, bool QUICK>
+DEVICE void fold_scores(rows_state<T> &my, float unit, bool begun, scores<T> &s,
                         score_limits<T> &limits, const warp_pair<T> &pair)
 {
     const references<T> r = QUICK ? find_references(my, unit, s, limits, pair)
@@ -306,5 +243,5 @@ DEVICE void fold_scores(rows_state<T> &my, float unit, attn_range shown, bool be
 
     if (r.moves && begun)
         move_rows(my, r);
-    weigh<T, EDGE>(my, r, unit, s, shown);
+    weigh(my, r, unit, s);
 }

@@ -33,23 +33,26 @@ template <typename T> struct warp_pair<T, true> {
         return address_of<CHUNKS>(tile, threadIdx.x % 16,
                                   threadIdx.x / 16 % 2 + 2 * (1 - column()));
     }
-    // a barrier of both, and whether a lane of them has it
+    __device__ void meet() const { device_meet<64>(1 + warp / 2); }
+    // the same, and whether a lane of them has it
     __device__ bool any(bool x) const { return device_meet_any<64>(1 + warp / 2, x); }
 
     // Both give a number for each of their rows, lane by lane, and get the other's. The tile
     // holds no weights that are still to be read.
     __device__ void exchange(const float (&x)[T::MT][2], float (&other)[T::MT][2]) const
     {
-        float *const mine = (float *)tile + threadIdx.x % 32, *const at = mine + column() * 64 * T::MT;
+        constexpr int N = 2 * T::MT;
+        float *const to = (float *)tile + column() * N * 32 + threadIdx.x % 32;
+        const float *const from = (float *)tile + (1 - column()) * N * 32 + threadIdx.x % 32;
 
         #pragma unroll
-        for (int i = 0; i < 2 * T::MT; i++)
-            at[i * 32] = x[i / 2][i % 2];
-        device_meet<64>(1 + warp / 2);
+        for (int i = 0; i < N; i++)
+            to[i * 32] = x[i / 2][i % 2];
+        meet();
         #pragma unroll
-        for (int i = 0; i < 2 * T::MT; i++)
-            other[i / 2][i % 2] = mine[(1 - column()) * 64 * T::MT + i * 32];
-        device_meet<64>(1 + warp / 2);
+        for (int i = 0; i < N; i++)
+            other[i / 2][i % 2] = from[i * 32];
+        meet();
     }
 
     __device__ void largest(float (&x)[T::MT][2]) const
@@ -66,13 +69,25 @@ template <typename T> struct warp_pair<T, true> {
     {
         float other[T::MT][2];
 
-        device_meet<64>(1 + warp / 2);
+        meet();
         exchange(x, other);
         #pragma unroll
         for (int i = 0; i < 2 * T::MT; i++)
             x[i / 2][i % 2] += other[i / 2][i % 2];
     }
 };
+
+// This thread arrives at a barrier with all it has brought to shared memory: by copies, if all
+// was `whole`. (A template, for code of a capability that has no such barriers.)
+template <typename BARRIER> DEVICE void arrive_with_copies(BARRIER *b, bool whole)
+{
+    if (whole) {
+        device_barrier_arrive_copied(b);
+    } else {
+        device_copied<0>();
+        device_barrier_arrive(b);
+    }
+}
 
 template <typename T> DEVICE warp_pair<T> pair_of([[maybe_unused]] float4 *tile,
                                                   [[maybe_unused]] int warp)

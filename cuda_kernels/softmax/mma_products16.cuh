@@ -5,23 +5,20 @@
 #include "softmax/mma_fold.cuh"
 
 // S = Q K^T. `stays`: Q as it was loaded before, if T::Q_STAYS; column: of the warp in its
-// pair. EDGE: of 32 keys that none of the warp's rows sees the scores are 0.
-template <typename T, bool EDGE>
+// pair. `between` is done on the way.
+template <typename T, typename BETWEEN>
 DEVICE void find_scores(const float4 *q, const uint32_t (&stays)[T::MT][T::KT][4],
-                        const float4 *k, int column, [[maybe_unused]] attn_range shown,
-                        scores<T> &s)
+                        const float4 *k, int column, scores<T> &s, const BETWEEN &between)
 {
     // beside 128 sums of O all at once are too many registers
-    constexpr int TOGETHER =
-        EDGE && !T::Q_STAYS ? 1 : DIM == 128 || T::COLS > 1 ? 4 : T::KT;
-    constexpr int NEXT = DIM == 128 ? 2 : TOGETHER;
-    constexpr int N = T::NT / TILES<T>;
+    constexpr int FIRST = DIM == 128 || T::COLS > 1 ? 4 : T::KT;
+    [[maybe_unused]] constexpr int NEXT = DIM == 128 ? 2 : FIRST;
     const int lane = threadIdx.x % 32;
     const device_shared q_at = address_of_queries(q);
     const device_shared k_at = address_of<CHUNKS_K>(
         k, lane % 8 + lane / 16 * 8 + column * 16, lane / 8 % 2);
 
-    // 16 columns of D
+    // 16 columns of D; the first write over what s was
     const auto add = [&](int x, auto begins) {
         uint32_t a[T::MT][4];
 
@@ -34,44 +31,31 @@ DEVICE void find_scores(const float4 *q, const uint32_t (&stays)[T::MT][T::KT][4
                 a[mt][i] = stays[mt][x][i];
         }
         #pragma unroll
-        for (int n = 0; n < N; n++) {
-            if (EDGE && !shows(shown, n))
-                continue;
-            #pragma unroll
-            for (int t = n * TILES<T>; t < (n + 1) * TILES<T>; t += 2) {
-                uint32_t b[4];
+        for (int t = 0; t < T::NT; t += 2) {
+            uint32_t b[4];
 
-                device_matrices(b, moved<CHUNKS_K>(k_at, t * 8 * T::COLS, 2 * x));
-                #pragma unroll
-                for (int mt = 0; mt < T::MT; mt++) {
-                    if constexpr (decltype(begins)::value) {
-                        device_product_of<TYPE>(s[mt][t], a[mt], b[0], b[1]);
-                        device_product_of<TYPE>(s[mt][t + 1], a[mt], b[2], b[3]);
-                    } else {
-                        device_multiply<TYPE>(s[mt][t], a[mt], b[0], b[1]);
-                        device_multiply<TYPE>(s[mt][t + 1], a[mt], b[2], b[3]);
-                    }
+            device_matrices(b, moved<CHUNKS_K>(k_at, t * 8 * T::COLS, 2 * x));
+            #pragma unroll
+            for (int mt = 0; mt < T::MT; mt++) {
+                if constexpr (decltype(begins)::value) {
+                    device_product_of<TYPE>(s[mt][t], a[mt], b[0], b[1]);
+                    device_product_of<TYPE>(s[mt][t + 1], a[mt], b[2], b[3]);
+                } else {
+                    device_multiply<TYPE>(s[mt][t], a[mt], b[0], b[1]);
+                    device_multiply<TYPE>(s[mt][t + 1], a[mt], b[2], b[3]);
                 }
             }
         }
     };
 
-    if constexpr (EDGE) {
-        #pragma unroll
-        for (int i = 0; i < T::MT * T::NT * 4; i++)
-            s[i / 4 / T::NT][i / 4 % T::NT][i % 4] = 0.0f;
-        #pragma unroll TOGETHER
-        for (int x = 0; x < T::KT; x++)
-            add(x, constant<false>());
-    } else {
-        add(0, constant<true>());
-        #pragma unroll
-        for (int x = 1; x < TOGETHER; x++)
-            add(x, constant<false>());
-        #pragma unroll NEXT
-        for (int x = TOGETHER; x < T::KT; x++)
-            add(x, constant<false>());
-    }
+    add(0, constant<true>());
+    #pragma unroll
+    for (int x = 1; x < FIRST; x++)
+        add(x, constant<false>());
+    between();
+    #pragma unroll NEXT
+    for (int x = FIRST; x < T::KT; x++)
+        add(x, constant<false>());
 }
 
 // Weights as the first operand of the product with V: the registers are where they are. Those
@@ -127,11 +111,10 @@ DEVICE void drop_weights(const attn_kparams &p, uint32_t head, int query, int j,
                                                   (kept >> 2 * i & 2 ? 0xffff0000u : 0u);
 }
 
-// O += P V, of a pair for the warp's columns: first its own keys. EDGE as above: no weight of
-// the others is more than 0.
-template <typename T, bool EDGE>
-DEVICE void add_values(const float4 *v, const weights<T> &w, [[maybe_unused]] attn_range shown,
-                       rows_state<T> &my, [[maybe_unused]] const warp_pair<T> &pair)
+// O += P V, of a pair for the warp's columns: first its own keys.
+template <typename T>
+DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my,
+                       [[maybe_unused]] const warp_pair<T> &pair)
 {
     const device_shared at =
         address_of<CHUNKS_V>(v, threadIdx.x % 16, threadIdx.x / 16 % 2) +
@@ -146,8 +129,9 @@ DEVICE void add_values(const float4 *v, const weights<T> &w, [[maybe_unused]] at
         const device_shared v_at = at + (device_shared)(first * 16 * CHUNKS_V * 16);
         uint32_t a[T::MT][4];
 
-        if (EDGE && !shows(shown, t * T::COLS / 2))
-            continue;
+        if constexpr (T::COLS > 1)
+            if (i == T::NT / 2)
+                pair.meet();
         #pragma unroll
         for (int mt = 0; mt < T::MT; mt++) {
             #pragma unroll

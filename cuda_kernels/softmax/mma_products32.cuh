@@ -64,9 +64,9 @@ DEVICE void multiply(float (&c)[4], const operand_a<T> &a, uint32_t b0, uint32_t
 }
 
 // S = Q K^T.
-template <typename T, bool EDGE>
+template <typename T, typename BETWEEN>
 DEVICE void find_scores(const float4 *q, const uint32_t (&)[T::MT][T::KT][4],
-                        const float4 *k, int, attn_range, scores<T> &s)
+                        const float4 *k, int, scores<T> &s, const BETWEEN &)
 {
     const int lane = threadIdx.x % 32;
     const device_shared q_at = address_of_queries(q);
@@ -179,8 +179,8 @@ DEVICE void add_part(rows_state<T> &my, int mt, int n, const float (&part)[4])
 }
 
 // O += P V.
-template <typename T, bool EDGE>
-DEVICE void add_values(const float4 *v, const weights<T> &w, attn_range, rows_state<T> &my,
+template <typename T>
+DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my,
                        const warp_pair<T> &)
 {
     [[maybe_unused]] constexpr int TOGETHER = DIMV <= 128 ? 2 : 1;

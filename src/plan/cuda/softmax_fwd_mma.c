@@ -18,11 +18,10 @@ enum {
 /* Of f32. Scores of ordinary size then want a factor that is as tiny. */
 static const float LARGEST_SCALE = 0x1p32f;
 
-/* As cuda_kernels/softmax/fwd_mma.cu has them: warps, 16-row operands of a warp, keys of a
- * step, whether two warps share their rows. */
+/* As cuda_kernels/softmax/fwd_mma.cu has them: warps, 16-row operands for each (of a pair the
+ * kernel has twice as many), keys of a step. */
 typedef struct tile {
     int32_t warps, mt, bn;
-    bool paired;
 } tile;
 
 /* The instances. Features are data to the kernels; plain knows no ranges of keys at all,
@@ -39,8 +38,9 @@ static const char *const kind_name[N_KINDS] = { "plain", "ranges", "long",
  * twice the bytes and a quarter of the speed, and 64 queries; of D 256 it has 128, since only
  * one group fits. Special: with the terms of a step; and for less shared memory than the
  * large tile wants, within the 99 KiB of compute capability 8.6. Hopper's own code has others
- * where its 227 KiB have room for more keys a step: at D 256 that is worth 7 to 12 %, and twice
- * the rate with a bias (docs/performance_h200.md). */
+ * where its 227 KiB have room for them: more keys a step, and at D 256 two warps that share 32
+ * rows, half the columns of O each, for whom weights pass through shared memory
+ * (docs/performance_h200.md). */
 typedef struct shapes {
     tile large, special;
 } shapes;
@@ -59,7 +59,7 @@ typedef struct class
         [RANGES] = "softmax_fwd_mma_" name "_ranges", \
         [ALL] = "softmax_fwd_mma_" name "_all"        \
     }
-static const shapes hopper_d256 = { { 8, 2, 128, .paired = true }, { 8, 1, 64 } };
+static const shapes hopper_d256 = { { 8, 1, 128 }, { 8, 1, 64 } };
 
 /* a row for each */
 /* clang-format off */
@@ -100,12 +100,18 @@ typedef struct budget {
 
 static int64_t queries_of(const tile *t)
 {
-    return 16 * t->warps * t->mt / (t->paired ? 2 : 1);
+    return 16 * t->warps * t->mt;
 }
 
 static bool is_special(const class *k, const tile *t)
 {
     return t == &k->any.special || (k->hopper && t == &k->hopper->special);
+}
+
+/* Two warps share their rows. */
+static bool is_paired(const tile *t)
+{
+    return t == &hopper_d256.large;
 }
 
 static budget budget_of(const attn_problem *p, const class *k, const tile *t)
@@ -115,7 +121,7 @@ static budget budget_of(const attn_problem *p, const class *k, const tile *t)
     return (budget){
         .q = bytes * queries_of(t) * k->d,
         .step = bytes * t->bn * (k->d + k->dv),
-        .weights = p->type == ATTN_F32 || t->paired ? bytes * queries_of(t) * t->bn : 0,
+        .weights = p->type == ATTN_F32 || is_paired(t) ? bytes * queries_of(t) * t->bn : 0,
         .terms = is_special(k, t) ? 4 * (queries_of(t) + 3) * t->bn : 0,
     };
 }

@@ -40,6 +40,12 @@ DEVICE void device_barrier_arrive(device_barrier *b, int times = 1)
     emulated_phase(b);
 }
 
+DEVICE void device_barrier_arrive_copied(device_barrier *b)
+{
+    emulated_copies(-1);
+    device_barrier_arrive(b);
+}
+
 DEVICE void device_barrier_expect(device_barrier *b, int bytes)
 {
     b->bytes += bytes;
