@@ -27,8 +27,8 @@
  *           compensation (Kahan 1965) in private memory: RM * (32 RV + 12) bytes
  * Features  all, through common/. Values of keys that a mask or a bias of -inf hides
  *           from all queries of the group are taken as 0: none of these marked the key
- * Requires  VEC = 4: D and DV multiples of 4; base and strides of Q, K and V
- *           multiples of 4 elements, where CONTIG_ is 1
+ * Requires  VEC > 1: D and DV multiples of it; base and strides of Q, K and V
+ *           multiples of VEC elements, where CONTIG_ is 1
  * Tunables  BM BN TX TY DC JC Q_WHOLE VEC, below. Any group size works, down to 1
  * Oracle    src/host/softmax_fwd_reference.c
  */
@@ -54,7 +54,7 @@
 #define Q_WHOLE 0  /* 1: the whole Q tile stays in local memory */
 #endif
 #ifndef VEC
-#define VEC 1      /* elements of a load: 1; or 4, see Requires */
+#define VEC 1      /* elements of a load: 1; or 4, or 8 of 16 bits, see Requires */
 #endif
 #define VW 1
 #define RUN 128    /* f32: keys of a run, the most that one accumulator sums */

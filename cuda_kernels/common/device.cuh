@@ -79,6 +79,13 @@ DEVICE device_shared device_address(const void *x)
     return (device_shared)__cvta_generic_to_shared(x);
 }
 
+// The same pointer to shared memory, held in a register: else compilers for clusters find
+// it anew, from the group's place in its cluster, wherever it is used. By whole warps.
+DEVICE void *device_hold(const void *x)
+{
+    return __cvta_shared_to_generic(__shfl_sync(0xffffffffu, device_address(x), 0));
+}
+
 // Copies BYTES (16 or 4) to shared memory, there after device_arrive(); zeros if not
 // `inside`, then nothing is read. At once where the hardware has no such copies.
 template <int BYTES> DEVICE void device_copy(float *to, const void *from, bool inside)

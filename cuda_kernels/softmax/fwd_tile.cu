@@ -4,21 +4,24 @@
 //
 // Computes  O = softmax(score(Q K^T)) V and its LSE, as in include/attn/softmax.h
 // Method    online softmax (Milakov and Gimelshein 2018) over tiles of BN keys
-//           (FlashAttention-2, Dao 2023). Thread (tx, ty) holds RM x RN scores and
-//           RM x 4 RV sums of O in registers (RM = BM / TY, RN = BN / TX, RV =
-//           DIM / 4 TX). Q stays in shared memory; K in chunks of DC columns and V in
-//           chunks of JC keys go through two slots in turn: one is filled (cp.async) while
-//           the other is computed on. A row belongs to lanes of one warp, so weights,
-//           maxima and sums need no barrier
-// Grid      1-D, ceil(Lq / BM) * Hq * B groups, tile fastest; the last tile first if the
-//           right side is bounded, since it is the longest
+//           (FlashAttention-2, Dao 2023). Thread (tx, ty) holds RM x RN scores and RM x RV
+//           sums of O in registers (RM = BM / TY, RN = BN / TX, RV = DIM / TX). Q stays in
+//           shared memory, column after column; K in chunks of DC columns, turned likewise,
+//           and V in chunks of JC keys go through four slots in turn: two are on their way
+//           (cp.async) while one is computed on. Weights lie key after key, so that both
+//           products are sums of outer products (outer.cuh). A row belongs to lanes of one
+//           warp, so weights, maxima and sums need no barrier, and warps may be a chunk
+//           apart: one computes while another is at its exponentials
+// Grid      1-D, ceil(Lq / BM) * Hq * B groups, tile fastest; if the right side is bounded
+//           the last tile first, since it is the longest, of large tiles those of all heads
 // Block     TX * TY threads, 1-D
-// Shared    dynamic, in f32: BM * (DIM + 4)                   Q
-//             + 2 * max(BN * (DC + 4), JC * DIM)              chunks of K and V
-//             + BM * (BN + 8)                                 weights
-//             + 3 * BM + BN                                   rows; keys that are seen
+// Shared    dynamic, in f32: DIM * BM                         Q
+//             + 4 * max(DC * (BN + 4), JC * DIM)              chunks of K and V
+//             + BN * (BM + 8)                                 weights
+//             + 4 * BM + BN                                   rows; keys that are seen
 //           The pitches put what a half-warp touches at once into different banks
-// Barriers  one a chunk; three more a step of keys where masks or biases hide keys
+// Barriers  one a chunk, in compute capability 9.0 by an mbarrier that is passed before it
+//           is waited for; more where masks or biases hide keys
 // Layout    any strides, in elements; CONTIG_ and WIDE_ bits promise more (params.h)
 // Numerics  f32 throughout, 16-bit types are storage; a row without visible keys: O = 0,
 //           LSE = -inf. Steps of keys lie on a grid, and what compensated sums have too
@@ -48,27 +51,33 @@
 #define NAME attn_softmax_fwd_tile_f32_d64
 #endif
 
+#include "softmax/tile_feed.cuh"
 #include "softmax/tile_fold.cuh"
 
-// Few threads a multiprocessor, but many registers each: an 8 x 8 tile needs 16 loads from
-// shared memory for 256 multiply-adds.
+// Few threads a multiprocessor, but many registers each: an 8 x 8 tile needs 4 loads from
+// shared memory for 64 multiply-adds.
 #if DIM == 64
-using large = tile<128, 64, 8, 16, 64, 64, 2>;
+using large = tile<128, 64, 8, 16, 32, 32, 2>;
 #elif DIM == 128
-using large = tile<128, 128, 16, 16, 64, 64, 1>;
+using large = tile<128, 128, 16, 16, 32, 32, 1>;
 #else
-using large = tile<64, 64, 16, 16, 128, 32, 1>;
+using large = tile<64, 64, 16, 16, 64, 16, 1>;
 #endif
-using small = tile<32, 64, 16, 8, 32, 2048 / DIM, 1>;
+using small = tile<32, 64, 16, 8, 16, 1024 / DIM, 1>;
 
 // What this group is to do. By one thread.
 template <typename T, int CAN> DEVICE void find_work(const attn_kparams &p, shared<T> &mem)
 {
-    const int tiles = ceil_div(p.len_q, T::BM);
-    const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles;
+    const int tiles = ceil_div(p.len_q, T::BM), heads = p.batch * p.heads_q, id = blockIdx.x;
+    const bool ends = has<CAN>(p, FEAT_RANGE_RIGHT);
+
+    // Small tiles side by side should read the same keys. Large ones compute so much on what
+    // they read that the longest of all heads can come first, and the end is short.
+    const bool by_tile = ends && T::BM >= 64;
+    const int tile = by_tile ? id / heads : id % tiles, head = by_tile ? id % heads : id / tiles;
     const int h = head % p.heads_q;
     const int64_t b = head / p.heads_q;
-    const int i0 = (has<CAN>(p, FEAT_RANGE_RIGHT) ? tiles - 1 - tile : tile) * T::BM;
+    const int i0 = (ends ? tiles - 1 - tile : tile) * T::BM;
     const attn_sequence seq = range_sequence<CAN>(p, b);
     const int queries = clamp(seq.queries - i0, 0, T::BM);
 
@@ -89,38 +98,21 @@ DEVICE void stage_q(const attn_kparams &p, shared<T> &mem)
 {
     const attn_rows rows = ADDRESS_QUERIES(p, q, mem.seq, mem.b, mem.h);
 
-    stage<T::BM, DIM, T::QP, T::THREADS, CAN & ~FEAT_PAGES>(
-        p, mem.q, p.q, rows, mem.i0, 0, mem.queries, 0, p.d, has<CAN>(p, WIDE_Q),
-        has<CAN>(p, CONTIG_Q));
-}
-
-template <typename T, int CAN>
-DEVICE void stage_k(const attn_kparams &p, shared<T> &mem, int slot, int j, int d)
-{
-    stage<T::BN, T::DC, T::KP, T::THREADS, CAN>(p, mem.slot[slot], p.k, mem.k_rows, j,
-                                                mem.any.first - j, mem.any.end - j, d, p.d,
-                                                has<CAN>(p, WIDE_K), has<CAN>(p, CONTIG_K));
-}
-
-template <typename T, int CAN>
-DEVICE void stage_v(const attn_kparams &p, shared<T> &mem, int slot, int j)
-{
-    stage<T::JC, DIM, T::VP, T::THREADS, CAN>(p, mem.slot[slot], p.v, mem.v_rows, j,
-                                              mem.any.first - j, mem.any.end - j, 0, p.dv,
-                                              has<CAN>(p, WIDE_V), has<CAN>(p, CONTIG_V));
+    stage_turned<T::BM, DIM, T::QP, T::THREADS, CAN & ~FEAT_PAGES, 1>(
+        p, mem.q, p.q, rows, mem.i0, 0, mem.queries, 0, p.d, has<CAN>(p, CONTIG_Q));
 }
 
 template <typename T, int CAN>
 DEVICE void write_rows(const attn_kparams &p, const place<T> &my, const shared<T> &mem,
-                       const float4 (&o)[T::RM][T::RV],
-                       const rests (&extra)[T::RM][2 * T::RV])
+                       const float (&o)[T::RM][T::RV],
+                       const rests (&extra)[T::RM][T::RV / 2])
 {
     const attn_rows rows = ADDRESS_QUERIES(p, o, mem.seq, mem.b, mem.h);
     const float sink = state_sink<CAN>(p, mem.h);
 
     #pragma unroll
     for (int r = 0; r < T::RM; r++) {
-        const int i = my.ty + r * T::TY;
+        const int i = row_of<T>(my, r);
         attn_row row = { mem.m[i], mem.l[i] - mem.l_extra[i] };
         const float factor = state_finish_sink(&row, sink);
 
@@ -134,13 +126,13 @@ DEVICE void write_rows(const attn_kparams &p, const place<T> &my, const shared<T
         const int64_t to = address_row<CAN & ~FEAT_PAGES>(p, rows, mem.i0 + i);
 
         #pragma unroll
-        for (int g = 0; g < T::RV; g++) {
-            const int c = 4 * (my.tx + g * T::TX);
-            const rests low = extra[r][2 * g], high = extra[r][2 * g + 1];
-            const float x[4] = { (o[r][g].x - first_rest(low)) * factor,
-                                 (o[r][g].y - second_rest(low)) * factor,
-                                 (o[r][g].z - first_rest(high)) * factor,
-                                 (o[r][g].w - second_rest(high)) * factor };
+        for (int g = 0; g < T::RV; g += 4) {
+            const int c = 4 * my.tx + g * T::TX;
+            const rests low = extra[r][g / 2], high = extra[r][g / 2 + 1];
+            const float x[4] = { (o[r][g] - first_rest(low)) * factor,
+                                 (o[r][g + 1] - second_rest(low)) * factor,
+                                 (o[r][g + 2] - first_rest(high)) * factor,
+                                 (o[r][g + 3] - second_rest(high)) * factor };
 
             if (has<CAN>(p, WIDE_O)) {
                 if (c < p.dv)
@@ -159,20 +151,22 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
 {
     static_assert(sizeof(shared<T>) <= T::BYTES, "the planner's budget");
     SHARED_MEMORY(memory);
-    shared<T> &mem = *(shared<T> *)memory;
+    shared<T> &mem = *(shared<T> *)device_hold(memory);
     const place<T> my = find_place<T>();
-    float4 o[T::RM][T::RV] = {};
-    rests extra[T::RM][2 * T::RV] = {};
-    int slot = 0;
+    float o[T::RM][T::RV] = {};
+    rests extra[T::RM][T::RV / 2] = {};
+    unsigned chunk = 0;
 
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         find_work<T, CAN>(p, mem);
-    __syncthreads();
+        init_passing(mem);
+    }
+    begin_passing();
     if (mem.queries == 0)
         return;
 
     const bool none = mem.any.first >= mem.any.end;
-    const int begin = none ? mem.any.end : mem.any.first / T::BN * T::BN;
+    const int end = mem.any.end, begin = none ? end : mem.any.first / T::BN * T::BN;
 
     for (int i = threadIdx.x; i < T::BM; i += T::THREADS) {
         const attn_row row = state_init();
@@ -181,53 +175,74 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
         mem.l[i] = row.l;
         mem.l_extra[i] = 0.0f;
     }
+    feed<T> next = find_feed<T, CAN>(p, mem, begin);
+    const bool first = device_thread() % 32 == 0;    // of its warp
+
     if (!none) {
         stage_q<T, CAN>(p, mem);
-        stage_k<T, CAN>(p, mem, 0, begin, 0);
+        for (int i = 0; i < AHEAD; i++) {
+            stage_next<T, CAN>(p, mem, next, i);
+            stage_rest<T>(mem, next, i);
+            pass(mem, i, first);
+        }
     }
     __syncthreads();
 
-    // thread (tx, ty) owns queries i0 + ty + r * TY, keys j0 + tx + c * TX, and elements
-    // 4 * (tx + g * TX) .. + 3 of the value rows
+    // thread (tx, ty) owns queries i0 + row_of(my, r), keys j0 + tx + c * TX, and of the value
+    // rows fours of elements from 4 tx on, 4 TX apart
     #pragma unroll 1
-    for (int j0 = begin; j0 < mem.any.end; j0 += T::BN) {
+    for (int j0 = begin; j0 < end; j0 += T::BN) {
         float s[T::RM][T::RN] = {};
 
         #pragma unroll 1
-        for (int d = 0; d < p.d; d += T::DC, slot ^= 1) {
-            device_arrive();
-            if (d + T::DC < p.d)
-                stage_k<T, CAN>(p, mem, slot ^ 1, j0, d + T::DC);
-            else
-                stage_v<T, CAN>(p, mem, slot ^ 1, j0);
-            add_scores<T>(s, mem.q + my.ty * T::QP + d, mem.slot[slot] + my.tx * T::KP,
-                          min(T::DC, (p.d - d + 7) / 8 * 8));
-        }
+        for (int d = 0; d < p.d; d += T::DC, chunk++) {
+            const float *const a = mem.q + d * T::QP + 4 * my.ty;
+            const float *const b = mem.slot[chunk % SLOTS] + 4 * my.tx;
+            factors<T::RM, T::RN> f;
 
+            meet(mem, chunk);
+            load_factors<4 * T::TY, 4 * T::TX>(f, 0, a, b);
+            stage_next<T, CAN>(p, mem, next, chunk + AHEAD);
+            add_outer<0, T::QP, 4 * T::TY, T::KP, 4 * T::TX>(
+                s, f, a, b, min(T::DC, round_up4(p.d) - d));
+            stage_rest<T>(mem, next, chunk + AHEAD);
+            pass(mem, chunk, first);
+        }
         if (has<CAN>(p, FEAT_SOFTCAP | FEAT_TERMS)) {
             special_scores<T, CAN>(p, my, mem, s, j0);
-            fold_scores<T, LONG, DONE>(p, my, mem, s, j0, o, extra);
-        } else if (j0 < mem.all.first || mem.all.end - j0 < T::BN) {
-            fold_scores<T, LONG, RAW_AT_EDGE>(p, my, mem, s, j0, o, extra);
+            fold_scores<T, LONG, false>(my, mem, s, 1.0f, j0, o, extra);
         } else {
-            fold_scores<T, LONG, RAW>(p, my, mem, s, j0, o, extra);
+            const float scale = scale_scores<T>(p, s);
+
+            if (j0 < mem.all.first || mem.all.end - j0 < T::BN)
+                fold_scores<T, LONG, true>(my, mem, s, scale, j0, o, extra);
+            else
+                fold_scores<T, LONG, false>(my, mem, s, scale, j0, o, extra);
         }
         if (has<CAN>(p, FEAT_DROPOUT))
             drop_weights<T>(p, my, mem, j0);
 
-        float4 part[T::RM][T::RV] = {};
+        float part[T::RM][T::RV] = {};
 
         #pragma unroll 1
-        for (int j = j0; j < min(j0 + T::BN, mem.any.end); j += T::JC, slot ^= 1) {
-            device_arrive();
-            if (j + T::JC < min(j0 + T::BN, mem.any.end))
-                stage_v<T, CAN>(p, mem, slot ^ 1, j + T::JC);
-            else if (j0 + T::BN < mem.any.end)
-                stage_k<T, CAN>(p, mem, slot ^ 1, j0 + T::BN, 0);
-            if (has<CAN>(p, FEAT_HIDES))
-                hide_values<T>(mem, mem.slot[slot], j - j0);
-            add_values<T>(TYPE == TYPE_F32 ? part : o, mem.weight + my.ty * T::WP + j - j0,
-                          mem.slot[slot] + my.tx * 4);
+        for (int j = 0; j < min(T::BN, end - j0); j += T::JC, chunk++) {
+            const float *const a = mem.weight + j * T::WP + 4 * my.ty;
+            const float *const b = mem.slot[chunk % SLOTS] + 4 * my.tx;
+            factors<T::RM, T::RV> f;
+
+            meet(mem, chunk);
+            if (has<CAN>(p, FEAT_HIDES)) {
+                if (j == 0)    // warps are apart, but all have marked what they see
+                    __syncthreads();
+                hide_values<T>(mem, mem.slot[chunk % SLOTS], j);
+            }
+            load_factors<4 * T::TY, 4 * T::TX>(f, 0, a, b);
+            stage_next<T, CAN>(p, mem, next, chunk + AHEAD);
+            add_outer<SWAP, T::WP, 4 * T::TY, T::VP, 4 * T::TX>(
+                TYPE == TYPE_F32 ? part : o, f, a, b,
+                min(T::JC, round_up4(end - j0 - j)));
+            stage_rest<T>(mem, next, chunk + AHEAD);
+            pass(mem, chunk, first);
         }
         if (TYPE == TYPE_F32)
             add_tile<T, LONG>(o, extra, part);

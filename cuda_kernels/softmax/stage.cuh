@@ -81,3 +81,35 @@ DEVICE void stage(const attn_kparams &p, float *to, const void *x, attn_rows row
             to[r * PITCH + c] = inside ? elem_load<TYPE>(x, i) : 0.0f;
     }
 }
+
+// The same, column after column in memory; of the rows that are AMONG apart four lie side by
+// side. A warp brings 8 columns of such four: of each 32 bytes in global memory, and to as many
+// banks if PITCH % 32 is 4.
+template <int HEIGHT, int WIDTH, int PITCH, int THREADS, int CAN, int AMONG>
+DEVICE void stage_turned(const attn_kparams &p, float *to, const void *x, attn_rows rows, int j,
+                         int lo, int n, int d, int depth, bool contig)
+{
+    constexpr int PASS = THREADS / 8, COLUMNS = 8;
+    const unsigned me = device_thread();
+    const int column = me / 4 % 8, place = me / 32 * 4 + me % 4;    // of the first pass
+    const int64_t stride = contig ? 1 : rows.stride_d;
+
+    static_assert(HEIGHT % PASS == 0 && WIDTH % COLUMNS == 0, "passes are whole");
+    #pragma unroll 1
+    for (int i = place; i < HEIGHT; i += PASS) {
+        const int r = i / (4 * AMONG) * (4 * AMONG) + i / 4 % AMONG + i % 4 * AMONG;
+        const int64_t row = address_row<CAN>(p, rows, j + clamp(r, lo, n - 1));
+        int64_t from = row + (d + column) * stride;
+        float *put = to + column * PITCH + i;
+
+        #pragma unroll 4
+        for (int c = 0; c < WIDTH; c += COLUMNS, put += COLUMNS * PITCH, from += COLUMNS * stride) {
+            const bool inside = r >= lo && r < n && d + column + c < depth;
+
+            if (TYPE == TYPE_F32)
+                device_copy<4>(put, (const float *)x + from, inside);
+            else
+                *put = inside ? elem_load<TYPE>(x, from) : 0.0f;
+        }
+    }
+}

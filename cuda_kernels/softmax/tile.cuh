@@ -2,7 +2,7 @@
 // softmax/tile.cuh: the tile of fwd_tile.cu: its numbers, and what lies in shared memory.
 // TYPE and DIM are the image's.
 #pragma once
-#include "common/device.cuh"
+#include "common/hopper.cuh"
 #include "common/types.cuh"
 #include "common/range.cuh"
 #include "common/address.cuh"
@@ -10,25 +10,33 @@
 #include "common/state.cuh"
 #include "softmax/stage.cuh"
 
+// Weights of rows i and i ^ SWAP lie in each other's places. Compilers keep a weight where its
+// score was, four that are stored together in four registers in turn; a score must lie in
+// the other bank than its row's element of Q, of which four are loaded likewise (outer.cuh).
+enum { SWAP = TYPE == TYPE_F32 };
+
+// Chunks that are there or on their way, and how far ahead they are brought.
+enum { SLOTS = 4, AHEAD = 2 };
+
 template <int BM_, int BN_, int TX_, int TY_, int DC_, int JC_, int BLOCKS_> struct tile {
     static constexpr int BM = BM_, BN = BN_;    // queries of a group, keys of a step
     static constexpr int TX = TX_, TY = TY_;    // threads along the keys, along the queries
     static constexpr int DC = DC_, JC = JC_;    // columns of a chunk of K, keys of one of V
     static constexpr int BLOCKS = BLOCKS_;      // groups on a multiprocessor
     static constexpr int THREADS = TX * TY;
-    static constexpr int RM = BM / TY, RN = BN / TX, RV = DIM / (4 * TX);
-    static constexpr int QP = DIM + 4, KP = DC + 4, VP = DIM, WP = BN + 8;
-    static constexpr int SLOT = larger(BN * KP, JC * VP);
+    static constexpr int RM = BM / TY, RN = BN / TX, RV = DIM / TX;
+    static constexpr int QP = BM, KP = BN + 4, VP = DIM, WP = BM + 8;
+    static constexpr int SLOT = larger(DC * KP, JC * VP);
 
     // as the planner counts them; 512 for the group's work
-    static constexpr int BYTES = 4 * (BM * QP + 2 * SLOT + BM * WP + 3 * BM + BN) + 512;
+    static constexpr int BYTES = 4 * (DIM * QP + SLOTS * SLOT + BN * WP + 4 * BM + BN) + 512;
 };
 
 template <typename T> struct shared {
-    float q[T::BM * T::QP];
-    float slot[2][T::SLOT];
-    float weight[T::BM * T::WP];
-    float m[T::BM], l[T::BM], l_extra[T::BM];
+    float q[DIM * T::QP];    // column after column
+    float slot[SLOTS][T::SLOT];
+    float weight[T::BN * T::WP];    // key after key
+    float m[T::BM], factor[T::BM], l[T::BM], l_extra[T::BM];
     int seen[T::BN];
 
     // the group's work; the main loop has no registers to spare for it
@@ -38,21 +46,85 @@ template <typename T> struct shared {
     attn_score score;
     int64_t b;
     int h, i0, queries;
+    device_barrier passed[AHEAD];
 };
 
-// The largest, and the sum, over the lanes that share a row.
-template <typename T> DEVICE float row_max(float x)
+// What lies in slot c % SLOTS is chunk c, of K and V as they come; a warp brings its part of
+// chunk c + AHEAD while it computes on chunk c. Behind pass() of chunk c it has read that, and
+// its part of chunk c + AHEAD is there; behind meet() of chunk c all warps have passed chunk
+// c - AHEAD. So warps may be a chunk apart, and one computes while another folds. Where there
+// are no barriers that are passed, meet() waits for all.
+template <typename T> DEVICE void init_passing(shared<T> &mem)
 {
-    x = state_max(__shfl_xor_sync(0xffffffffu, x, 1), x);
-    x = state_max(__shfl_xor_sync(0xffffffffu, x, 4), x);
-    x = state_max(__shfl_xor_sync(0xffffffffu, x, 8), x);
-    return T::TX == 8 ? x : state_max(__shfl_xor_sync(0xffffffffu, x, 16), x);
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    for (int i = 0; i < AHEAD; i++)
+        device_barrier_init(&mem.passed[i], T::THREADS / 32);
+#endif
 }
 
-template <typename T> DEVICE float row_sum(float x)
+DEVICE void begin_passing()
 {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    x += __shfl_xor_sync(0xffffffffu, x, 4);
-    x += __shfl_xor_sync(0xffffffffu, x, 8);
-    return T::TX == 8 ? x : x + __shfl_xor_sync(0xffffffffu, x, 16);
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    device_barriers_ready();
+#else
+    __syncthreads();
+#endif
+}
+
+template <typename T> DEVICE void pass(shared<T> &mem, unsigned chunk, bool first)
+{
+    device_commit();
+    device_copied<0>();
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    __syncwarp();
+    if (first)
+        device_barrier_arrive(&mem.passed[chunk % AHEAD]);
+#endif
+}
+
+template <typename T> DEVICE void meet(shared<T> &mem, unsigned chunk)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    device_barrier_wait(&mem.passed[chunk % AHEAD], chunk / AHEAD % 2);
+#else
+    __syncthreads();
+#endif
+}
+
+DEVICE int round_up4(int x) { return (x + 3) & ~3; }
+
+// Which of the tile's rows is a thread's row r: fours that lie side by side, TY fours apart.
+template <typename T> DEVICE int row_of(const place<T> &my, int r)
+{
+    return 4 * my.ty + r % 4 + r / 4 * (4 * T::TY);
+}
+
+// Sums, or the largest, over the lanes that share rows: each lane gets those of one of them, of
+// this row, and so do others. A lane gives half of the rows that it has left away at a time.
+template <typename T> DEVICE int row_to_share(const place<T> &my)
+{
+    const int r = T::RM == 8 ? (my.tx & 1) * 4 + (my.tx & 2) + (my.tx >> 2 & 1)
+                             : (my.tx & 1) * 2 + (my.tx >> 1 & 1);
+
+    static_assert(T::RM == 8 || T::RM == 4, "halves");
+    return row_of(my, r);
+}
+
+template <typename T, bool MAX> DEVICE float row_shared(const place<T> &my, float (&x)[T::RM])
+{
+    #pragma unroll
+    for (int bit = 1; bit < T::TX; bit *= 2) {
+        const int left = T::RM / (2 * bit);    // 0: lanes have the same row by now
+        const bool upper = my.tx & bit;
+
+        #pragma unroll
+        for (int r = 0; r < larger(left, 1); r++) {
+            const float mine = left && upper ? x[r + left] : x[r];
+            const float give = left && !upper ? x[r + left] : x[r];
+            const float other = __shfl_xor_sync(0xffffffffu, give, bit == 1 ? 1 : 2 * bit);
+
+            x[r] = MAX ? state_max(other, mine) : other + mine;
+        }
+    }
+    return x[0];
 }

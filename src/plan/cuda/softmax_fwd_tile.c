@@ -7,6 +7,7 @@
 #include "plan/cuda/variants.h"
 
 enum {
+    N_SLOTS = 4,      /* chunks of K and V at a time */
     WORK_BYTES = 512, /* what a group writes down of its own work */
     N_DIMS = ATTN_CUDA_DIMS,
     N_TYPES = 3
@@ -18,19 +19,19 @@ typedef struct tile {
     int32_t bm, bn, threads, dc, jc;
 } tile;
 
-/* Large: 8 x 8 scores and sums a thread, which loads 16 times from shared memory for 256
+/* Large: 8 x 8 scores and sums a thread, which loads 4 times from shared memory for 64
  * multiply-adds, in at most 255 registers. D 64: two groups of 128 threads fit a
  * multiprocessor of 227 KiB; D 128: one of 256; D 256: 4 x 4 scores, since 8 x 8 would
  * want 16 columns of O for 8 rows, more than the registers. */
-static const tile large[N_DIMS] = { { 128, 64, 128, 64, 64 },
-                                    { 128, 128, 256, 64, 64 },
-                                    { 64, 64, 256, 128, 32 } };
+static const tile large[N_DIMS] = { { 128, 64, 128, 32, 32 },
+                                    { 128, 128, 256, 32, 32 },
+                                    { 64, 64, 256, 64, 16 } };
 
 /* Small: under the 64 KiB of compute capability 7.5, the least there is; and for few
  * queries, of which a large tile would leave most of its rows empty. */
-static const tile small[N_DIMS] = { { 32, 64, 128, 32, 32 },
-                                    { 32, 64, 128, 32, 16 },
-                                    { 32, 64, 128, 32, 8 } };
+static const tile small[N_DIMS] = { { 32, 64, 128, 16, 16 },
+                                    { 32, 64, 128, 16, 8 },
+                                    { 32, 64, 128, 16, 4 } };
 
 /* Features are data to the kernels; those that have to look at single scores, or at
  * pages, are not in the instances "ranges". In f32 there is one more of these: "long"
@@ -58,10 +59,10 @@ typedef struct budget {
 static budget budget_of(const tile *t, int64_t dim)
 {
     return (budget){
-        .q = 4 * t->bm * (dim + 4),
-        .slots = 2 * 4 * attn_max(t->bn * (t->dc + 4), t->jc * dim),
-        .weights = 4 * t->bm * (t->bn + 8),
-        .rows = 4 * (3 * t->bm + t->bn) + WORK_BYTES,
+        .q = 4 * dim * t->bm,
+        .slots = N_SLOTS * 4 * attn_max(t->dc * (t->bn + 4), t->jc * dim),
+        .weights = 4 * t->bn * (t->bm + 8),
+        .rows = 4 * (4 * t->bm + t->bn) + WORK_BYTES,
     };
 }
 
@@ -144,7 +145,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
                            ? "small: at most half of a large tile's queries would exist"
                            : "small: the large tile does not fit this device";
     attn_choice_budget(out, "q, the whole tile", b.q);
-    attn_choice_budget(out, "chunks of k and v, two in turn", b.slots);
+    attn_choice_budget(out, "chunks of k and v, four in turn", b.slots);
     attn_choice_budget(out, "weights", b.weights);
     attn_choice_budget(out, "row maxima and sums, keys seen", b.rows);
 }

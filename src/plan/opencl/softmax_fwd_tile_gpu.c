@@ -112,13 +112,13 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
-/* Rows can be loaded four elements at a time. */
-static bool wide(const attn_problem *p)
+/* Rows can be loaded n elements at a time. */
+static bool wide(const attn_problem *p, int n)
 {
-    const int64_t bytes = 4 * (int64_t)attn_type_bytes(p->type);
+    const int64_t bytes = n * (int64_t)attn_type_bytes(p->type);
     const attn_layout *l = p->layout;
 
-    return p->d % 4 == 0 && p->dv % 4 == 0 &&
+    return bytes <= 16 && p->d % n == 0 && p->dv % n == 0 &&
            attn_layout_bytes(l[ATTN_TENSOR_Q], p->type) >= bytes &&
            attn_layout_bytes(l[ATTN_TENSOR_K], p->type) >= bytes &&
            attn_layout_bytes(l[ATTN_TENSOR_V], p->type) >= bytes;
@@ -130,7 +130,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     bool q_whole;
     const tile *t = find_tile(p, c, &q_whole);
     const budget b = budget_of(p, t, q_whole);
-    const int vec = wide(p) ? 4 : 1;
+    const int vec = wide(p, 8) ? 8 : wide(p, 4) ? 4 : 1;
 
     step->kernel = "softmax_fwd_tile_gpu";
     step->tile_q = t->bm;
