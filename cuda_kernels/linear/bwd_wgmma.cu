@@ -46,7 +46,7 @@ constexpr int STAGES = LARGE ? 2 : TYPE == TYPE_BF16 ? 4 : 3, SUM_STAGES = TYPE 
 constexpr int DEPTH = TYPE == TYPE_BF16  ? (DIM == 64 ? 3 : COLUMNS == 64 ? 2 : 1)
                       : TYPE == TYPE_F16 ? (DIM == 64 ? 2 : 1)
                                          : 1;
-constexpr int SUM_DEPTH = TYPE == TYPE_F32 || DIM > 64 ? 2 : 4;
+constexpr int SUM_DEPTH = TYPE == TYPE_F32 || DIM > 64 ? 1 : 2, SUM_BRINGS = 2;
 constexpr int STATES = LARGE ? 1 : 2, ROWS = COLUMNS == 32 && !LARGE ? 2 : 1;
 
 // When the next rows of A are asked for, by the registers that are left: at once; when A has been
@@ -57,7 +57,7 @@ constexpr moment ASKS = TYPE == TYPE_BF16 || (TYPE == TYPE_F16 && (DIM == 64 || 
                             ? AT_ONCE
                         : ROWS == 2 || (LARGE && COLUMNS == 64) ? BETWEEN
                                                                 : LAST;
-constexpr int THREADS = 256, WALKING = 128 * (2 + ROWS);
+constexpr int THREADS = 128 * (SUM_BRINGS + 1), WALKING = 128 * (2 + ROWS);
 
 // Of threads that have rows of A, that keep the state, that bring.
 constexpr bool SMALL = TYPE == TYPE_BF16 && DIM == 64;
@@ -109,8 +109,9 @@ template <scan WHICH, bool GROUPED> DEVICE void sum_heads(const attn_linear_kpar
     device_barriers_ready();
     if (w.segment == p.pieces - 1)
         w.end = w.first;    // the last needs no slot, slot 0 is zero
-    if (threadIdx.x < 128) {
-        bring_scan<WHICH, GROUPED, BACK, SUM_STAGES, SUM_DEPTH>(p, w, mem);
+    if (threadIdx.x < THREADS - 128) {
+        bring_scan<WHICH, GROUPED, BACK, SUM_STAGES, SUM_DEPTH, SUM_BRINGS>(
+            p, w, mem, SUM_BRINGS > 1 ? threadIdx.x / 128 : 0);
     } else {
         const int slot = w.segment == p.pieces - 1 ? 0 : w.segment + 1;
         group_state my = {};
@@ -306,9 +307,9 @@ DEVICE void bring(const attn_linear_kparams &p, shared_walk &mem)
     constexpr bool BACK = is_backwards(WHICH);
 
     if (is_grouped<WHICH>(p))
-        bring_scan<WHICH, true, BACK, STAGES, DEPTH>(p, find_walk<WHICH, true>(p), mem);
+        bring_scan<WHICH, true, BACK, STAGES, DEPTH, 1>(p, find_walk<WHICH, true>(p), mem, 0);
     else
-        bring_scan<WHICH, false, BACK, STAGES, DEPTH>(p, find_walk<WHICH, false>(p), mem);
+        bring_scan<WHICH, false, BACK, STAGES, DEPTH, 1>(p, find_walk<WHICH, false>(p), mem, 0);
 }
 
 template <scan WHICH> DEVICE void keep(const attn_linear_kparams &p, shared_walk &mem)

@@ -7,7 +7,7 @@
 /* As cuda_kernels/linear/bwd_wgmma.cu has them. */
 enum {
     CAPABILITY = 90, /* its code runs on no other */
-    SUM_BLOCK = 256,
+    SUM_BLOCK = 384,
     BLOCK = 384, /* 128 more where two warpgroups have rows */
     BOTH_BLOCK = 512,
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK,
@@ -175,7 +175,6 @@ typedef struct scan {
     uint32_t grad;
 } scan;
 
-/* `width`: of all columns that its groups share out, D or Dv. */
 static attn_step *add_step(const attn_problem *p, const scan *s, const char *kernel,
                            int64_t block, bool by_d, uint32_t grad, attn_choice *out)
 {
@@ -183,7 +182,7 @@ static attn_step *add_step(const attn_problem *p, const scan *s, const char *ker
 
     step->kernel = kernel;
     step->grad = grad;
-    step->grouped = s->back || block == SUM_BLOCK;
+    step->grouped = s->back;
     step->tile_q = step->tile_k = ATTN_CUDA_CHUNK;
     step->columns = s->class->columns;
     step->by_d = by_d;
@@ -200,13 +199,18 @@ static attn_step *add_step(const attn_problem *p, const scan *s, const char *ker
 static void add_sums(const attn_problem *p, const scan *s, const char *kernel,
                      attn_choice *out)
 {
+    attn_step *step;
+
     if (!s->piece)
         return;
-    add_step(p, s, kernel, SUM_BLOCK, !s->back, s->grad, out)->fast_bytes =
-        budget_of(p, s->class).sums;
-    if (s->scanned)
-        add_step(p, s, "linear_fwd_scan", ATTN_CUDA_SCAN_THREADS, false, s->grad, out)
-            ->columns = ATTN_CUDA_SCAN_COLUMNS;
+    step = add_step(p, s, kernel, SUM_BLOCK, !s->back, s->grad, out);
+    step->grouped = true; /* of heads of K and V */
+    step->fast_bytes = budget_of(p, s->class).sums;
+    if (!s->scanned)
+        return;
+    step = add_step(p, s, "linear_fwd_scan", ATTN_CUDA_SCAN_THREADS, false, s->grad, out);
+    step->grouped = true;
+    step->columns = ATTN_CUDA_SCAN_COLUMNS;
 }
 
 static void add_walk(const attn_problem *p, const scan *s, const char *kernel,
