@@ -16,7 +16,8 @@
 // Instances _q_sums, _k_sums (of dK and dV), _q, _k, _v; _kv of DIM 64 and WIDTH 64
 // Requires  sm_90a; causal, no normaliser and no states that come or go; rows of 16-byte pieces, D
 //           and Dv up to DIM; dK and dV of DIM 128: a query head for each of keys
-// Tunables  STAGES, DEPTH, STATES, ROWS, SUM_BRINGS; src/plan/cuda/linear_bwd_wgmma.c has the same numbers
+// Tunables  STAGES, DEPTH, STATES, ROWS, SUM_BRINGS; src/plan/cuda/linear_bwd_wgmma.c has the
+//           same numbers
 // Oracle    src/host/linear_bwd_reference.c
 //
 // Built for each TYPE and DIM (64, 128); WIDTH (32, 64): the columns of a group. NAME is the

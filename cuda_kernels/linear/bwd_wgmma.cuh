@@ -149,8 +149,8 @@ DEVICE int64_t next_x(const attn_linear_kparams &p, scan which)
     return (which == GRAD_K ? p.q_stride_h : p.grad_o_stride_h) * (16 / EACH);
 }
 
-// By a warpgroup that brings every EVERY-th step, of a chunk and a head each, from `first` on: B and
-// X of the next DEPTH of them are on their way while those of one are taken apart.
+// By a warpgroup that brings every EVERY-th step, of a chunk and a head each, from `first` on: B
+// and X of the next DEPTH of them are on their way while those of one are taken apart.
 template <scan WHICH, bool GROUPED, bool BACK, int STAGES, int DEPTH, int EVERY, class MEM>
 DEVICE void bring_scan(const attn_linear_kparams &p, const chunk_work &w, MEM &mem, int first)
 {
