@@ -6,7 +6,8 @@
 //           one, _kv, of dV and dK, which have one state and the same tiles: a warpgroup has the
 //           rows of keys, another those of values
 // Grid      1-D, as bwd_chunk_tf32.cu; _kv: columns of Dv, all in one group
-// Block     as fwd_wgmma.cu; _kv 512 threads
+// Block     384 threads, 1-D, or 512 where two warpgroups have rows of A, and _kv; one brings, one
+//           keeps the state. _sums 384: two bring, one keeps
 // Shared    dynamic: parts of chunks of B and X, of states; barriers
 // Barriers  full and empty ones in shared memory for each chunk and each state
 // Layout    rows of B and X 16 bytes at a time, of A and Y 16 or 8. work: slots (chunk.cuh)
@@ -14,8 +15,9 @@
 //           the heads, and on nothing else
 // Instances _q_sums, _k_sums (of dK and dV), _q, _k, _v; _kv of DIM 64 and WIDTH 64
 // Requires  sm_90a; causal, no normaliser and no states that come or go; rows of 16-byte pieces, D
-//           and Dv up to DIM; f32 of DIM 128, dK and dV: a query head for each of keys
-// Tunables  STAGES, DEPTH, STATES, ROWS; src/plan/cuda/linear_bwd_wgmma.c has the same numbers
+//           and Dv up to DIM; dK and dV of DIM 128: a query head for each of keys
+// Tunables  STAGES, DEPTH, STATES, ROWS, SUM_BRINGS; src/plan/cuda/linear_bwd_wgmma.c has the
+//           same numbers
 // Oracle    src/host/linear_bwd_reference.c
 //
 // Built for each TYPE and DIM (64, 128); WIDTH (32, 64): the columns of a group. NAME is the
@@ -40,37 +42,36 @@ constexpr int COLUMNS = WIDTH;
 #include "linear/wgmma.cuh"
 
 // Chunks of B and X in shared memory, and on their way there; states; warpgroups that have rows
-// of A, each of every ROWS-th chunk.
+// of A, each of every ROWS-th chunk. Sums: warpgroups that bring.
 constexpr bool LARGE = TYPE == TYPE_F32 && DIM > 64;
 constexpr int STAGES = LARGE ? 2 : TYPE == TYPE_BF16 ? 4 : 3, SUM_STAGES = TYPE == TYPE_F32 ? 2 : 3;
-constexpr int DEPTH = TYPE == TYPE_BF16  ? (DIM == 64 ? 3 : COLUMNS == 64 ? 2 : 1)
-                      : TYPE == TYPE_F16 ? (DIM == 64 ? 2 : 1)
-                                         : 1;
-constexpr int SUM_DEPTH = TYPE == TYPE_F32 || DIM > 64 ? 2 : 4;
-constexpr int STATES = LARGE ? 1 : 2, ROWS = COLUMNS == 32 && !LARGE ? 2 : 1;
+constexpr int DEPTH = DIM > 64 || TYPE == TYPE_F32 ? 1
+                      : TYPE == TYPE_BF16          ? 3
+                                                   : (COLUMNS == 32 ? 2 : 1);
+constexpr int SUM_DEPTH = TYPE == TYPE_F32 || DIM > 64 ? 1 : 2, SUM_BRINGS = 2;
+constexpr int STATES = LARGE ? 1 : 2, ROWS = DIM > 64 && TYPE != TYPE_BF16 ? 1 : 2;
 
 // When the next rows of A are asked for, by the registers that are left: at once; when A has been
 // multiplied, beside the products with X; or before those, and then no products run beside the
 // work on pairs.
 enum moment { AT_ONCE, LAST, BETWEEN };
-constexpr moment ASKS = TYPE == TYPE_BF16 || (TYPE == TYPE_F16 && (DIM == 64 || ROWS == 1))
-                            ? AT_ONCE
-                        : ROWS == 2 || (LARGE && COLUMNS == 64) ? BETWEEN
-                                                                : LAST;
-constexpr int THREADS = 256, WALKING = 128 * (2 + ROWS);
+constexpr moment ASKS = TYPE == TYPE_F32 || (TYPE == TYPE_BF16 && DIM > 64) ? BETWEEN
+                        : TYPE == TYPE_F16 && DIM == 64 && COLUMNS == 64    ? LAST
+                                                                            : AT_ONCE;
+constexpr int THREADS = 128 * (SUM_BRINGS + 1), WALKING = 128 * (2 + ROWS);
 
 // Of threads that have rows of A, that keep the state, that bring.
-constexpr bool SMALL = TYPE == TYPE_BF16 && DIM == 64;
-constexpr int ROW_REGISTERS = ROWS == 1 ? 240 : SMALL ? 152 : 168;
-constexpr int STATE_REGISTERS = ROWS == 1 ? 136 : SMALL ? 80 : 88;
-constexpr int BRING_REGISTERS = ROWS == 1 ? 136 : SMALL ? 128 : 88;
+constexpr int REGISTERS[3] = {
+    ROWS == 1 ? 240 : DIM > 64 ? 136 : TYPE == TYPE_BF16 ? 152 : TYPE == TYPE_F16 ? 168 : 160,
+    ROWS == 1 ? 136 : DIM > 64 ? 120 : TYPE == TYPE_BF16 ? 80 : 88,
+    ROWS == 1 ? 128 : DIM > 64 ? 120 : TYPE == TYPE_BF16 ? 128 : TYPE == TYPE_F16 ? 88 : 104,
+};
 
-#define BOTH (DIM == 64 && WIDTH == 64)
-#if BOTH
-constexpr int BOTH_DEPTH = TYPE == TYPE_BF16 ? 2 : 1, WALKING_BOTH = 512;
-constexpr moment BOTH_ASKS = TYPE == TYPE_F32 ? BETWEEN : TYPE == TYPE_F16 ? LAST : AT_ONCE;
-constexpr int BOTH_REGISTERS[3] = { TYPE == TYPE_F16 ? 168 : 160, 88, TYPE == TYPE_F16 ? 88 : 104 };
-#endif
+// Those of a launch are multiples of 8 a thread; who waits for more than there are waits forever.
+static_assert(128 * (ROWS * REGISTERS[0] + REGISTERS[1] + REGISTERS[2]) <=
+                  65536 / WALKING / 8 * 8 * WALKING, "registers of the warpgroups");
+
+#define BOTH (DIM == 64 && WIDTH == 64)    // dV and dK in one walk
 
 struct shared_sums {
     keys b[SUM_STAGES];
@@ -109,8 +110,9 @@ template <scan WHICH, bool GROUPED> DEVICE void sum_heads(const attn_linear_kpar
     device_barriers_ready();
     if (w.segment == p.pieces - 1)
         w.end = w.first;    // the last needs no slot, slot 0 is zero
-    if (threadIdx.x < 128) {
-        bring_scan<WHICH, GROUPED, BACK, SUM_STAGES, SUM_DEPTH>(p, w, mem);
+    if (threadIdx.x < THREADS - 128) {
+        bring_scan<WHICH, GROUPED, BACK, SUM_STAGES, SUM_DEPTH, SUM_BRINGS>(
+            p, w, mem, SUM_BRINGS > 1 ? threadIdx.x / 128 : 0);
     } else {
         const int slot = w.segment == p.pieces - 1 ? 0 : w.segment + 1;
         group_state my = {};
@@ -123,11 +125,11 @@ template <scan WHICH, bool GROUPED> DEVICE void sum_heads(const attn_linear_kpar
     }
 }
 
-// Whether heads of queries share one of keys, and backwards each warpgroup has several of them:
-// of LARGE ones there are no registers for the code of both.
+// Whether heads of queries share one of keys, and backwards each warpgroup has several of them;
+// of DIM over 64 there are no registers for the code of both.
 template <scan WHICH> DEVICE bool is_grouped(const attn_linear_kparams &p)
 {
-    return !LARGE && is_backwards(WHICH) && p.group > 1;
+    return DIM == 64 && is_backwards(WHICH) && p.group > 1;
 }
 
 template <scan WHICH> DEVICE void sum_scan(const attn_linear_kparams &p)
@@ -170,7 +172,7 @@ DEVICE void keep_state(const attn_linear_kparams &p, shared_walk &mem)
 
 // Y of every EVERY-th chunk from `first` on. TURNED: the tiles and the state are those of the
 // scan of dV, and this one is that of dK.
-template <scan WHICH, bool TURNED, int EVERY, moment ASKS>
+template <scan WHICH, bool TURNED, int EVERY>
 DEVICE void walk_rows(const attn_linear_kparams &p, shared_walk &mem, int first)
 {
     constexpr bool BACK = is_backwards(WHICH);
@@ -300,15 +302,14 @@ DEVICE void begin_walk(shared_walk &mem, int readers)
     device_barriers_ready();
 }
 
-template <scan WHICH, int DEPTH>
-DEVICE void bring(const attn_linear_kparams &p, shared_walk &mem)
+template <scan WHICH> DEVICE void bring(const attn_linear_kparams &p, shared_walk &mem)
 {
     constexpr bool BACK = is_backwards(WHICH);
 
     if (is_grouped<WHICH>(p))
-        bring_scan<WHICH, true, BACK, STAGES, DEPTH>(p, find_walk<WHICH, true>(p), mem);
+        bring_scan<WHICH, true, BACK, STAGES, DEPTH, 1>(p, find_walk<WHICH, true>(p), mem, 0);
     else
-        bring_scan<WHICH, false, BACK, STAGES, DEPTH>(p, find_walk<WHICH, false>(p), mem);
+        bring_scan<WHICH, false, BACK, STAGES, DEPTH, 1>(p, find_walk<WHICH, false>(p), mem, 0);
 }
 
 template <scan WHICH> DEVICE void keep(const attn_linear_kparams &p, shared_walk &mem)
@@ -319,13 +320,13 @@ template <scan WHICH> DEVICE void keep(const attn_linear_kparams &p, shared_walk
         keep_state<WHICH, false>(p, mem);
 }
 
-template <scan WHICH, bool TURNED, int EVERY, moment ASKS>
+template <scan WHICH, bool TURNED, int EVERY>
 DEVICE void walk(const attn_linear_kparams &p, shared_walk &mem, int first)
 {
     if (is_grouped<WHICH>(p))
         walk_group<WHICH, TURNED, EVERY>(p, mem, first);
     else
-        walk_rows<WHICH, TURNED, EVERY, ASKS>(p, mem, first);
+        walk_rows<WHICH, TURNED, EVERY>(p, mem, first);
 }
 
 template <scan WHICH> DEVICE void walk_scan(const attn_linear_kparams &p)
@@ -335,14 +336,14 @@ template <scan WHICH> DEVICE void walk_scan(const attn_linear_kparams &p)
 
     begin_walk(mem, 1);
     if (threadIdx.x < 128) {
-        device_leave_registers<BRING_REGISTERS>();
-        bring<WHICH, DEPTH>(p, mem);
+        device_leave_registers<REGISTERS[2]>();
+        bring<WHICH>(p, mem);
     } else if (threadIdx.x < 256) {
-        device_leave_registers<STATE_REGISTERS>();
+        device_leave_registers<REGISTERS[1]>();
         keep<WHICH>(p, mem);
     } else {
-        device_take_registers<ROW_REGISTERS>();
-        walk<WHICH, false, ROWS, ASKS>(
+        device_take_registers<REGISTERS[0]>();
+        walk<WHICH, false, ROWS>(
             p, mem, ROWS > 1 ? (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 2 : 0);
     }
 }
@@ -356,17 +357,17 @@ DEVICE void walk_both(const attn_linear_kparams &p)
 
     begin_walk(mem, 2);
     if (threadIdx.x < 128) {
-        device_leave_registers<BOTH_REGISTERS[2]>();
-        bring<GRAD_V, BOTH_DEPTH>(p, mem);
+        device_leave_registers<REGISTERS[2]>();
+        bring<GRAD_V>(p, mem);
     } else if (threadIdx.x < 256) {
-        device_leave_registers<BOTH_REGISTERS[1]>();
+        device_leave_registers<REGISTERS[1]>();
         keep<GRAD_V>(p, mem);
     } else if (threadIdx.x < 384) {
-        device_take_registers<BOTH_REGISTERS[0]>();
-        walk<GRAD_V, false, 1, BOTH_ASKS>(p, mem, 0);
+        device_take_registers<REGISTERS[0]>();
+        walk<GRAD_V, false, 1>(p, mem, 0);
     } else {
-        device_take_registers<BOTH_REGISTERS[0]>();
-        walk<GRAD_K, true, 1, BOTH_ASKS>(p, mem, 0);
+        device_take_registers<REGISTERS[0]>();
+        walk<GRAD_K, true, 1>(p, mem, 0);
     }
 }
 #endif
@@ -392,5 +393,5 @@ KERNEL(NAME, _q, WALKING, walk_scan<GRAD_Q>)
 KERNEL(NAME, _k, WALKING, walk_scan<GRAD_K>)
 KERNEL(NAME, _v, WALKING, walk_scan<GRAD_V>)
 #if BOTH
-KERNEL(NAME, _kv, WALKING_BOTH, walk_both)
+KERNEL(NAME, _kv, WALKING, walk_both)
 #endif

@@ -149,10 +149,10 @@ DEVICE int64_t next_x(const attn_linear_kparams &p, scan which)
     return (which == GRAD_K ? p.q_stride_h : p.grad_o_stride_h) * (16 / EACH);
 }
 
-// By the warpgroup that brings: B and X of the next DEPTH steps, of a chunk and a head each, are
-// on their way while those of a step are taken apart.
-template <scan WHICH, bool GROUPED, bool BACK, int STAGES, int DEPTH, class MEM>
-DEVICE void bring_scan(const attn_linear_kparams &p, const chunk_work &w, MEM &mem)
+// By a warpgroup that brings every EVERY-th step, of a chunk and a head each, from `first` on: B
+// and X of the next DEPTH of them are on their way while those of one are taken apart.
+template <scan WHICH, bool GROUPED, bool BACK, int STAGES, int DEPTH, int EVERY, class MEM>
+DEVICE void bring_scan(const attn_linear_kparams &p, const chunk_work &w, MEM &mem, int first)
 {
     constexpr int ON = BACK ? -CHUNK : CHUNK;
     const int heads = heads_of<GROUPED>(p), steps = chunks_of(w) * heads;
@@ -161,26 +161,38 @@ DEVICE void bring_scan(const attn_linear_kparams &p, const chunk_work &w, MEM &m
     rows_of_chunk<TYPE, COLUMNS> x[DEPTH];
     const bool in_b = b->column() < inner_of(p, WHICH);
     const bool in_x = w.column + x->column() < width_of(p, WHICH);
-    int j = chunk_at<BACK>(w, 0), g = 0;    // of the step
-    int coming = j, head = 0;               // of the next that is asked for
-    const char *from_b = b_of<WHICH>(p, w, 0).from + b->column() * (16 / EACH) +
+    int j = chunk_at<BACK>(w, first / heads), g = first % heads;    // of the step
+    int coming = j, head = g;               // of the next that is asked for
+    const char *from_b = b_of<WHICH>(p, w, g).from + b->column() * (16 / EACH) +
                          ((int64_t)j + b->row()) * b_of<WHICH>(p, w, 0).bytes;
-    const char *from_x = x_of<WHICH>(p, w, 0).from + (w.column + x->column()) * (16 / EACH) +
+    const char *from_x = x_of<WHICH>(p, w, g).from + (w.column + x->column()) * (16 / EACH) +
                          ((int64_t)j + x->row()) * x_of<WHICH>(p, w, 0).bytes;
 
+    const auto move_on = [&](int &j, int &g) {
+        #pragma unroll
+        for (int i = 0; i < EVERY; i++) {
+            g = g + 1 < heads ? g + 1 : 0;
+            j += g ? 0 : ON;
+        }
+    };
+    const auto bytes_on = [&](int64_t row, int64_t next) {    // to the next that is asked for
+        int j = coming, g = head;
+
+        move_on(j, g);
+        return (j - coming) * row + (g - head) * next;
+    };
     const auto fetch_b = [&](int i) {
         const tensor_rows all = b_of<WHICH>(p, w, 0);
 
         b[i].fetch(from_b, all.bytes, coming < w.first ? 0 : all.rows - coming, in_b);
-        from_b += head + 1 < heads ? next_b(p, WHICH) : ON * all.bytes - head * next_b(p, WHICH);
+        from_b += bytes_on(all.bytes, next_b(p, WHICH));
     };
     const auto fetch_x = [&](int i) {
         const tensor_rows all = x_of<WHICH>(p, w, 0);
 
         x[i].fetch(from_x, all.bytes, coming < w.first ? 0 : all.rows - coming, in_x);
-        from_x += head + 1 < heads ? next_x(p, WHICH) : ON * all.bytes - head * next_x(p, WHICH);
-        head = head + 1 < heads ? head + 1 : 0;
-        coming += head ? 0 : ON;
+        from_x += bytes_on(all.bytes, next_x(p, WHICH));
+        move_on(coming, head);
     };
 
     #pragma unroll
@@ -189,10 +201,10 @@ DEVICE void bring_scan(const attn_linear_kparams &p, const chunk_work &w, MEM &m
         fetch_x(i);
     }
     #pragma unroll 1
-    for (int from = 0; from < steps; from += DEPTH)
+    for (int from = first; from < steps; from += DEPTH * EVERY)
         #pragma unroll
         for (int i = 0; i < DEPTH; i++) {
-            const int n = from + i, stage = n % STAGES;
+            const int n = from + i * EVERY, stage = n % STAGES;
 
             if (i && n >= steps)
                 break;
@@ -215,8 +227,7 @@ DEVICE void bring_scan(const attn_linear_kparams &p, const chunk_work &w, MEM &m
             x[i].template put<true>(mem.x[stage][0], 1);
             arrive_written(&mem.full[stage]);
             fetch_x(i);
-            g = g + 1 < heads ? g + 1 : 0;
-            j += g ? 0 : ON;
+            move_on(j, g);
         }
 }
 

@@ -7,9 +7,10 @@
 
 // Calls with each four numbers of the state that lie in one row, columns one after another, where
 // there are such ones; with the place of the first in a slot, and how far apart they are.
-template <scan WHICH, class STATE, class CALL>
-DEVICE void each_in_slot(const attn_linear_kparams &p, const chunk_work &w, STATE &my,
-                         const CALL &call)
+// FULL: there are all.
+template <scan WHICH, bool FULL, class STATE, class CALL>
+DEVICE void each_that_is_there(const attn_linear_kparams &p, const chunk_work &w, STATE &my,
+                               const CALL &call)
 {
     const own_place at;
     const int first = w.column + at.column * 2, inner = inner_of(p, WHICH);
@@ -23,13 +24,23 @@ DEVICE void each_in_slot(const attn_linear_kparams &p, const chunk_work &w, STAT
 
         #pragma unroll
         for (int n = 0; n < NT; n += 2) {
-            if (row < inner && first + n * 8 < width)
+            if (FULL || (row < inner && first + n * 8 < width))
                 call(s[n][i % 2 * 2], s[n][i % 2 * 2 + 1], s[n + 1][i % 2 * 2],
                      s[n + 1][i % 2 * 2 + 1], from, WHICH == GRAD_V ? 1 : p.dv);
             from += WHICH == GRAD_V ? 16 : 16 * p.dv;
             device_forget();    // a few at a time: there are few registers
         }
     }
+}
+
+template <scan WHICH, class STATE, class CALL>
+DEVICE void each_in_slot(const attn_linear_kparams &p, const chunk_work &w, STATE &my,
+                         const CALL &call)
+{
+    if (inner_of(p, WHICH) == DIM && w.column + COLUMNS <= width_of(p, WHICH))
+        each_that_is_there<WHICH, true>(p, w, my, call);    // without branches
+    else
+        each_that_is_there<WHICH, false>(p, w, my, call);
 }
 
 // The state that a walk begins with, from the slots up to its own.

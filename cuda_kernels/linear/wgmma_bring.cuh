@@ -96,6 +96,7 @@ template <int OF, int SPAN> struct rows_of_chunk {
     template <bool MOVED> __device__ __forceinline__ void put(float4 *tiles, int panels) const
     {
         const int c = column(), within = MOVED ? c % 16 : c * 2 % 16;
+        const int turned = MOVED && SPAN > 64 ? c / 64 : 0;    // panels lie in the same banks
         char *const to = (char *)(tiles + c / 64 * TILE) + within;
 
         #pragma unroll
@@ -108,15 +109,17 @@ template <int OF, int SPAN> struct rows_of_chunk {
             for (int n = 0; n < PARTS; n++)
                 #pragma unroll
                 for (int half = 0; half < (MOVED ? 2 : 1); half++) {
-                    const int chunk = MOVED ? c % 64 / 16 * 2 + half : c * 2 / 16 % 8;
+                    const int to_half = half ^ turned;
+                    const int chunk = MOVED ? c % 64 / 16 * 2 + to_half : c * 2 / 16 % 8;
                     char *const at = to + n * panels * TILE * 16 + r * 128 +
                                      (chunk ^ (r & 7)) * 16;
                     const uint32_t *const y = word[n];
 
                     if (MOVED && EACH == 4)
-                        *(uint32_t *)at = y[half];
+                        *(uint32_t *)at = to_half ? y[1] : y[0];
                     else if (MOVED)
-                        *(uint2 *)at = make_uint2(y[half], y[(2 + half) % (EACH / 2)]);
+                        *(uint2 *)at = to_half ? make_uint2(y[1], y[3 % (EACH / 2)])
+                                               : make_uint2(y[0], y[2 % (EACH / 2)]);
                     else if (EACH == 4)
                         *(uint2 *)at = make_uint2(y[0], y[1]);
                     else

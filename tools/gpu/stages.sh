@@ -166,7 +166,8 @@ linear() {
             linear_fwd:{f32,bf16},b1,hq1,hkv1,lq32768,lk32768,d64,$options \
             linear_fwd:{f32,bf16},b32,hq32,hkv32,lq1,lk1,d128,$options,state
     done | tee "$reports/bench-linear.txt" | cut -c1-200
-    timeout 200 "$tools/attn-bench" --device cuda:0 --timing single --cold --variant linear_bwd_chunk \
+    timeout 200 "$tools/attn-bench" --device cuda:0 --timing single --cold \
+        --variant linear_bwd_chunk --variant linear_bwd_wgmma \
         linear_bwd:{f32,bf16},b4,hq16,hkv16,lq4096,lk4096,d64,causal{,\,phi=elu1\,normalize},grad=q+k+v \
         linear_bwd:{f32,bf16},b1,hq8,hkv8,lq16384,lk16384,d64,causal,grad=q+k+v \
         linear_bwd:{f32,bf16},b8,hq16,hkv16,lq2048,lk2048,d128,causal,grad=q+k+v \

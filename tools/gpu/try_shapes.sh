@@ -34,10 +34,9 @@ used=large defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
 [ "$type" != f32 ] || defines+=(-DTYPE_IS_F32)
 [ "$file" != linear/fwd_wgmma.cu ] || defines+=(-DOUTPUT_THREADS=WALKING)
 if [ "$file" = linear/bwd_wgmma.cu ]; then
-    threads=WALKING sums=_k_sums
-    [ "$part" != kv ] || threads=WALKING_BOTH
+    sums=_k_sums
     [ "$part" != q ] || sums=_q_sums
-    defines+=("-DGRADIENT=OF_${part^^}" -DOUTPUT_THREADS=$threads -DSUMS=$sums)
+    defines+=("-DGRADIENT=OF_${part^^}" -DOUTPUT_THREADS=WALKING -DSUMS=$sums)
 fi
 [ "${ARCH:-90a}" != 90a ] || defines+=(-DHOPPER)    # the host's pass too has those shapes
 if [ "$type $file" = "f32 softmax/fwd_mma.cu" ]; then

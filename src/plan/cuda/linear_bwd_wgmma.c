@@ -7,9 +7,8 @@
 /* As cuda_kernels/linear/bwd_wgmma.cu has them. */
 enum {
     CAPABILITY = 90, /* its code runs on no other */
-    SUM_BLOCK = 256,
+    SUM_BLOCK = 384,
     BLOCK = 384, /* 128 more where two warpgroups have rows */
-    BOTH_BLOCK = 512,
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK,
     BARRIER_BYTES = 256,
     N_TYPES = 3,
@@ -144,14 +143,14 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "takes the causal form alone";
     if (!k)
         return "D or Dv is over 128";
-    if (wants_back(p) && p->hq != p->hkv && p->type == ATTN_F32 && k->dim > 64)
-        return "in f32 of D or Dv over 64 takes a query head for each of keys alone";
+    if (wants_back(p) && p->hq != p->hkv && k->dim > 64)
+        return "of D or Dv over 64 takes a query head for each of keys alone";
     if (!attn_cuda_linear_aligned(p))
         return "wants rows that are moved 16 bytes at a time, and whose bytes 16 divides";
     if (!attn_cuda_counts(p))
         return "the chunks of so many queries or keys end beyond 2^31 - 1";
     b = budget_of(p, k);
-    if (b.adds + b.states > c->fast_bytes || BOTH_BLOCK > c->max_group)
+    if (b.adds + b.states > c->fast_bytes || BLOCK + 128 > c->max_group)
         return "chunks do not fit the shared memory, or a group the limit of threads";
     if ((double)p->b * (double)p->hq * 4.0 > 0x1p31 - 1)
         return "more groups than a grid can have, 2^31 - 1";
@@ -175,7 +174,6 @@ typedef struct scan {
     uint32_t grad;
 } scan;
 
-/* `width`: of all columns that its groups share out, D or Dv. */
 static attn_step *add_step(const attn_problem *p, const scan *s, const char *kernel,
                            int64_t block, bool by_d, uint32_t grad, attn_choice *out)
 {
@@ -183,7 +181,7 @@ static attn_step *add_step(const attn_problem *p, const scan *s, const char *ker
 
     step->kernel = kernel;
     step->grad = grad;
-    step->grouped = s->back || block == SUM_BLOCK;
+    step->grouped = s->back;
     step->tile_q = step->tile_k = ATTN_CUDA_CHUNK;
     step->columns = s->class->columns;
     step->by_d = by_d;
@@ -200,13 +198,18 @@ static attn_step *add_step(const attn_problem *p, const scan *s, const char *ker
 static void add_sums(const attn_problem *p, const scan *s, const char *kernel,
                      attn_choice *out)
 {
+    attn_step *step;
+
     if (!s->piece)
         return;
-    add_step(p, s, kernel, SUM_BLOCK, !s->back, s->grad, out)->fast_bytes =
-        budget_of(p, s->class).sums;
-    if (s->scanned)
-        add_step(p, s, "linear_fwd_scan", ATTN_CUDA_SCAN_THREADS, false, s->grad, out)
-            ->columns = ATTN_CUDA_SCAN_COLUMNS;
+    step = add_step(p, s, kernel, SUM_BLOCK, !s->back, s->grad, out);
+    step->grouped = true; /* of heads of K and V */
+    step->fast_bytes = budget_of(p, s->class).sums;
+    if (!s->scanned)
+        return;
+    step = add_step(p, s, "linear_fwd_scan", ATTN_CUDA_SCAN_THREADS, false, s->grad, out);
+    step->grouped = true;
+    step->columns = ATTN_CUDA_SCAN_COLUMNS;
 }
 
 static void add_walk(const attn_problem *p, const scan *s, const char *kernel,
@@ -228,10 +231,10 @@ static scan make_scan(const attn_problem *p, const attn_caps *c, bool back)
     };
 }
 
-/* Of a walk of one gradient. */
-static int64_t block_of(const scan *s)
+/* Of a walk. */
+static int64_t block_of(const attn_problem *p, const scan *s)
 {
-    return s->class->columns == 32 ? BLOCK + 128 : BLOCK;
+    return s->class->dim > 64 && p->type != ATTN_BF16 ? BLOCK : BLOCK + 128;
 }
 
 static const kernels *kernels_of(const attn_problem *p, const scan *s)
@@ -248,17 +251,17 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     work_bytes(p, c, &out->workspace_bytes);
     if (p->grad & ATTN_GRAD_Q) {
         add_sums(p, &q, of_q->q_sums, out);
-        add_walk(p, &q, of_q->q, block_of(&q), true, q.grad, out);
+        add_walk(p, &q, of_q->q, block_of(p, &q), true, q.grad, out);
     }
     if (wants_back(p))
         add_sums(p, &back, of_k->k_sums, out);
     if (wants_both(p)) {
-        add_walk(p, &back, of_k->both, BOTH_BLOCK, false, back.grad, out);
+        add_walk(p, &back, of_k->both, block_of(p, &back), false, back.grad, out);
     } else {
         if (p->grad & ATTN_GRAD_V)
-            add_walk(p, &back, of_k->v, block_of(&back), false, ATTN_GRAD_V, out);
+            add_walk(p, &back, of_k->v, block_of(p, &back), false, ATTN_GRAD_V, out);
         if (p->grad & ATTN_GRAD_K)
-            add_walk(p, &back, of_k->k, block_of(&back), true, ATTN_GRAD_K, out);
+            add_walk(p, &back, of_k->k, block_of(p, &back), true, ATTN_GRAD_K, out);
     }
     attn_choice_instance(out, "chunk%d,dim%d,columns%d:%d,d%lld,dv%lld,%s", ATTN_CUDA_CHUNK,
                          q.class->dim, q.class->columns, back.class->columns,
