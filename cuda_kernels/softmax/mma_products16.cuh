@@ -113,14 +113,19 @@ DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my)
     }
 }
 
-// Row `half` of the 16 rows mt of O, times a factor, as row r of a tile in shared memory.
-template <typename T>
+// Row `half` of the 16 rows mt of O, times a factor, as row r of a tile in shared memory that
+// has one part of PARTS of the columns.
+template <typename T, int PARTS>
 DEVICE void put_row(const rows_state<T> &my, int mt, int half, float factor, float4 *tile,
-                    int r)
+                    int r, int part)
 {
+    constexpr int N = T::VT / PARTS;
+
     #pragma unroll
-    for (int n = 0; n < T::VT; n++)
-        ((uint32_t *)(tile + place_of<CHUNKS_V>(r, n)))[threadIdx.x % 4] =
-            device_pair<TYPE>(my.o[mt][n][half * 2] * factor,
-                              my.o[mt][n][half * 2 + 1] * factor);
+    for (int n = 0; n < N; n++) {
+        const float *const o = &my.o[mt][part * N + n][half * 2];
+
+        ((uint32_t *)(tile + place_of<CHUNKS_V / PARTS>(r, n)))[threadIdx.x % 4] =
+            device_pair<TYPE>(o[0] * factor, o[1] * factor);
+    }
 }

@@ -215,10 +215,11 @@ DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my)
 }
 
 // Row `half` of the 16 rows mt of O, times a factor, as row r of a tile in shared memory.
-template <typename T>
+template <typename T, int PARTS>
 DEVICE void put_row(const rows_state<T> &my, int mt, int half, float factor, float4 *tile,
-                    int r)
+                    int r, int)
 {
+    static_assert(PARTS == 1, "its columns do not come in order");
     const int lane = threadIdx.x % 32;
 
     #pragma unroll

@@ -8,17 +8,72 @@
 #include "softmax/mma_products16.cuh"
 #endif
 
+// One part of PARTS of the columns of O leaves a tile of the warp's own.
+template <typename T, int CAN, int PARTS>
+DEVICE void copy_rows(const attn_kparams &p, int64_t first, int queries,
+                      const float4 *tile, int part)
+{
+    constexpr int CHUNKS = CHUNKS_V / PARTS, LOWEST = CHUNKS & -CHUNKS;
+    const int lane = threadIdx.x % 32;
+
+    if (has<CAN>(p, WHOLE_O)) {
+        // some at once: what is read waits for nothing that is written
+        constexpr int64_t BYTES = elem_bytes<TYPE>();
+        constexpr int AT_ONCE = LOWEST < 32 ? LOWEST : 32;    // chunks of a row
+        constexpr int PASS = 32 / AT_ONCE, ROUNDS = T::ROWS / PASS;
+        constexpr int TOGETHER = ROUNDS < 8 ? ROUNDS : 8;
+        const int x = lane / AT_ONCE, c = lane % AT_ONCE;
+        char *const to =
+            (char *)p.o + (first + x * p.o_stride_l + (part * CHUNKS + c) * PER) * BYTES;
+        const int64_t pass = PASS * p.o_stride_l * BYTES;
+
+        #pragma unroll
+        for (int i = 0; i < ROUNDS; i += TOGETHER)
+            #pragma unroll
+            for (int more = 0; more < CHUNKS; more += AT_ONCE) {
+                float4 some[TOGETHER];
+
+                #pragma unroll
+                for (int k = 0; k < TOGETHER; k++)
+                    some[k] = tile[place_of<CHUNKS>(x + (i + k) * PASS, c + more)];
+                #pragma unroll
+                for (int k = 0; k < TOGETHER; k++)
+                    if (x + (i + k) * PASS < queries &&
+                        (part * CHUNKS + c + more) * PER < p.dv)
+                        *(float4 *)(to + (i + k) * pass + more * PER * BYTES) = some[k];
+            }
+        return;
+    }
+
+    const int begin = part * CHUNKS * PER, n = min(p.dv - begin, CHUNKS * PER);
+
+    #pragma unroll 1
+    for (int e = lane; e < T::ROWS * n; e += 32) {
+        const int x = e / n, c = e % n;
+        const float4 *const from = tile + place_of<CHUNKS>(x, c / PER);
+        const int64_t to = first + x * p.o_stride_l + (begin + c) * p.o_stride_d;
+
+        if (x >= queries)
+            break;
+        if (TYPE == TYPE_F32)
+            ((float *)p.o)[to] = ((const float *)from)[c % PER];
+        else
+            ((uint16_t *)p.o)[to] = ((const uint16_t *)from)[c % PER];
+    }
+}
+
 // O and the LSE of the warp's rows, x0 the first of them in the group, through a tile of the
-// warp's own. natural: what a maximum is multiplied by to be a score.
-template <typename T, int CAN>
+// warp's own that has room for one of PARTS of the columns. natural: what a maximum is
+// multiplied by to be a score.
+template <typename T, int CAN, int PARTS = 1>
 DEVICE void write_rows(const attn_kparams &p, const mma_work &mem, int x0, float4 *tile,
                        float natural, rows_state<T> &my)
 {
     const int lane = threadIdx.x % 32;
     const int queries = min(mem.queries - x0, (int)T::ROWS);
     const float sink = state_sink<CAN>(p, mem.h);
+    float factor[2 * T::MT];
 
-    __syncwarp();
     #pragma unroll
     for (int i = 0; i < 2 * T::MT; i++) {
         const int mt = i / 2, half = i % 2, x = lane / 4 + mt * 16 + half * 8;
@@ -31,46 +86,28 @@ DEVICE void write_rows(const attn_kparams &p, const mma_work &mem, int x0, float
         row.l = unlifted<TYPE>(row.l);
         if (my.m[mt][half] == -INFINITE)
             row.m = -INFINITE;
-
-        float factor = unlifted<TYPE>(state_finish_sink(&row, sink));
-
+        factor[i] = unlifted<TYPE>(state_finish_sink(&row, sink));
         if (has<CAN>(p, FEAT_DROPOUT))    // here, since weights of f16 have no room for it
-            factor *= p.drop_factor;
+            factor[i] *= p.drop_factor;
 
         if (has<CAN>(p, FEAT_LSE) && p.want_lse && lane % 4 == 0 && x < queries)
             p.lse[address_lse<CAN>(p, mem.seq, mem.b, mem.h, mem.i0 + x0 + x)] =
                 state_lse(row);
-        put_row<T>(my, mt, half, factor, tile, x);
     }
-    __syncwarp();
     if (!p.want_o)
         return;
 
     const attn_rows rows = ADDRESS_QUERIES(p, o, mem.seq, mem.b, mem.h);
     const int64_t first = rows.base + (mem.i0 + x0) * p.o_stride_l;
 
-    if (has<CAN>(p, WHOLE_O)) {
-        for (int e = lane; e < T::ROWS * CHUNKS_V; e += 32) {
-            const int x = e / CHUNKS_V, c = e % CHUNKS_V;
-
-            if (x < queries && c * PER < p.dv)
-                *(float4 *)((char *)p.o + (first + x * p.o_stride_l + c * PER) *
-                                              elem_bytes<TYPE>()) =
-                    tile[place_of<CHUNKS_V>(x, c)];
-        }
-        return;
-    }
-    #pragma unroll 1
-    for (int e = lane; e < T::ROWS * p.dv; e += 32) {
-        const int x = e / p.dv, c = e % p.dv;
-        const float4 *const from = tile + place_of<CHUNKS_V>(x, c / PER);
-        const int64_t to = first + x * p.o_stride_l + c * p.o_stride_d;
-
-        if (x >= queries)
-            break;
-        if (TYPE == TYPE_F32)
-            ((float *)p.o)[to] = ((const float *)from)[c % PER];
-        else
-            ((uint16_t *)p.o)[to] = ((const uint16_t *)from)[c % PER];
+    #pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+        __syncwarp();    // what was there has been read
+        #pragma unroll
+        for (int i = 0; i < 2 * T::MT; i++)
+            put_row<T, PARTS>(my, i / 2, i % 2, factor[i], tile,
+                              lane / 4 + i / 2 * 16 + i % 2 * 8, part);
+        __syncwarp();
+        copy_rows<T, CAN, PARTS>(p, first, queries, tile, part);
     }
 }
