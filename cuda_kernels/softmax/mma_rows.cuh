@@ -62,6 +62,18 @@ DEVICE void copy_rows(const attn_kparams &p, int64_t first, int queries,
     }
 }
 
+// One part of PARTS of the columns of O, each row times its factor, comes to a tile of the warp's
+// own.
+template <int PARTS, typename T>
+DEVICE void put_rows(const rows_state<T> &my, const float (&factor)[2 * T::MT], float4 *tile,
+                     int part)
+{
+    #pragma unroll
+    for (int i = 0; i < 2 * T::MT; i++)
+        put_row<T, PARTS>(my, i / 2, i % 2, factor[i], tile,
+                          threadIdx.x % 32 / 4 + i / 2 * 16 + i % 2 * 8, part);
+}
+
 // O and the LSE of the warp's rows, x0 the first of them in the group, through a tile of the
 // warp's own that has room for one of PARTS of the columns. natural: what a maximum is
 // multiplied by to be a score.
@@ -103,10 +115,7 @@ DEVICE void write_rows(const attn_kparams &p, const mma_work &mem, int x0, float
     #pragma unroll
     for (int part = 0; part < PARTS; part++) {
         __syncwarp();    // what was there has been read
-        #pragma unroll
-        for (int i = 0; i < 2 * T::MT; i++)
-            put_row<T, PARTS>(my, i / 2, i % 2, factor[i], tile,
-                              lane / 4 + i / 2 * 16 + i % 2 * 8, part);
+        put_rows<PARTS>(my, factor, tile, part);
         __syncwarp();
         copy_rows<T, CAN, PARTS>(p, first, queries, tile, part);
     }
