@@ -312,6 +312,8 @@ static void cuda_wgmma_gradients(void **state)
         check_error(choose_named(refused[i][0], &t, name, &c), ATTN_ERR_UNSUPPORTED,
                     refused[i][1]);
     choose(text, &t, &c);
+    assert_string_equal(c.variant->name, name);
+    choose("linear_bwd:f32,b1,hq2,hkv2,lq90,lk90,d64,causal,grad=q,allow=tf32", &t, &c);
     assert_string_equal(c.variant->name, "linear_bwd_chunk");
     t = cuda_of(160 * 1024, 132, 90);
     check_error(choose_named(text, &t, name, &c), ATTN_ERR_UNSUPPORTED,

@@ -141,6 +141,13 @@ template <int N> DEVICE void device_products_hold(float (&c)[N][4])
         asm volatile("" : "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3]) :: "memory");
 }
 
+// Four 8 x 8 matrices of 16-bit elements to shared memory, as device_matrices() reads them.
+DEVICE void device_put_matrices(device_shared row, const uint32_t (&x)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+}
+
 // A tile in shared memory as products read it: rows of 64 elements of 16 bits, chunks of 16
 // bytes exchanged by xor with the row's number modulo 8, eight rows in 1024 bytes; beside it
 // the next 64 columns, `panel` bytes on. The tile begins at a multiple of 1024 bytes.

@@ -29,20 +29,29 @@ DEVICE void arrive(device_barrier *b)
         device_barrier_arrive(b);
 }
 
-// Begins to bring a box of a map, rows from `row` on, into a tile. By THREADS, whole warps, each
-// of which arrives once at the barrier, or, EACH, as often as it has threads; likewise below.
-template <int HEIGHT, int CHUNKS, int THREADS = 128, bool EACH = false>
-DEVICE void bring_box(float4 *to, const attn_map *map, int row, const place_in_map &at,
+// Begins to bring a box of a map, rows from `row` on, into a tile. By one thread, which arrives
+// once at the barrier.
+template <int HEIGHT, int CHUNKS>
+DEVICE void begin_box(float4 *to, const attn_map *map, int row, const place_in_map &at,
                       device_barrier *full)
 {
     constexpr int PANELS = ceil_div(CHUNKS, 8);
 
+    device_barrier_expect(full, PANELS * HEIGHT * 128);
+    #pragma unroll
+    for (int panel = 0; panel < PANELS; panel++)
+        device_copy_box(to + panel * HEIGHT * 8, map, panel * 64, at.first + row, at.head,
+                        at.batch, full);
+}
+
+// The same by THREADS, whole warps, each of which arrives once at the barrier, or, EACH, as often
+// as it has threads; likewise below.
+template <int HEIGHT, int CHUNKS, int THREADS = 128, bool EACH = false>
+DEVICE void bring_box(float4 *to, const attn_map *map, int row, const place_in_map &at,
+                      device_barrier *full)
+{
     if (device_thread() % THREADS == 0) {
-        device_barrier_expect(full, PANELS * HEIGHT * 128);
-        #pragma unroll
-        for (int panel = 0; panel < PANELS; panel++)
-            device_copy_box(to + panel * HEIGHT * 8, map, panel * 64, at.first + row, at.head,
-                            at.batch, full);
+        begin_box<HEIGHT, CHUNKS>(to, map, row, at, full);
         if (EACH)
             device_barrier_arrive(full, THREADS - 1);
     } else if (device_thread() % 32 == 0 && !EACH) {

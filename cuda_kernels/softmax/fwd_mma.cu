@@ -369,8 +369,11 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
     }
     // Q is not read any more, and the warp's own rows of it are where its rows of O pass through
     static_assert(DIMV <= DIM, "a row of O has room where one of Q was");
-    write_rows<T, CAN>(p, mem.work, x, mem.q + x * CHUNKS_K, scaled ? 1.0f : p.scale, my,
-                       pair);
+    if constexpr (T::COLS > 1)
+        write_rows_of_pair<T, CAN>(p, mem.work, x, mem.q + x * CHUNKS_K,
+                                   scaled ? 1.0f : p.scale, my, pair);
+    else
+        write_rows<T, CAN>(p, mem.work, x, mem.q + x * CHUNKS_K, scaled ? 1.0f : p.scale, my);
 }
 
 #define JOIN(a, b) a##b

@@ -4,18 +4,21 @@
 // Computes  O = softmax(scale Q K^T + ...) V and the LSE; formula and rules: attn/softmax.h
 // Method    J. Shah et al., "FlashAttention-3" (2024): one warpgroup loads, the others have 64
 //           queries each. The products of a step with K run beside those of the step before
-//           with V, and the softmax beside those; warpgroups take turns at issuing products,
-//           so that one's softmax lies under the other's products. Keys are walked from the
-//           last to the first: what is masked comes at the beginning
+//           with V, and the softmax beside those, over the ends of tiles too: the first
+//           product of a tile runs beside the last of the one before, whose O is written
+//           then. Warpgroups take turns at issuing products, so that one's softmax lies under
+//           the other's products. Keys are walked from the last to the first: what is masked
+//           comes at the beginning
 // Grid      1-D, as many groups as fit the device, each with one tile after another: every
 //           so-manieth in _plain, else the next that nobody has, by a counter in the
 //           workspace, which is 0 at the beginning; with a right bound the longest first, in
 //           sections of heads whose K and V fit the L2
 // Block     128 * (1 + WGS) threads, 1-D: the loading warpgroup first
-// Shared    dynamic: Q, rings of STAGES steps of K and of V, O on its way, barriers, work
-// Barriers  full and empty ones in shared memory for Q and each slot of a ring; named ones for
-//           the loading warpgroup (1), the turns (2 + warpgroup) and, where O passes through
-//           Q's memory, each warpgroup (2 + WGS + warpgroup)
+// Shared    dynamic: tiles of Q, rings of STAGES steps of K and of V, O on its way, barriers,
+//           work
+// Barriers  full and empty ones in shared memory for each slot of Q and of a ring; named ones
+//           for the loading warpgroup (1), for three of its warps (15) and the turns
+//           (2 + warpgroup)
 // Layout    Q, K, V: rows of 16-byte chunks at multiples of 16 bytes; O any strides
 // Numerics  as fwd_mma.cu. Steps lie on a grid that begins at key 0
 // Features  ranges of keys, packed sequences; softcap in _capped; no other that looks at single
@@ -40,84 +43,17 @@
 #define NAME attn_softmax_fwd_wgmma_f16_d128
 #endif
 
-#include "softmax/wgmma.cuh"
+#include "softmax/wgmma_load.cuh"
 
 #if DIM <= 64
-using large = wgmma<3, 128, 3, true>;
+using large = wgmma<3, 128, 4, 4, 2, 1>;
 #elif DIM <= 128
-using large = wgmma<2, 128, 2, true>;
+using large = wgmma<2, 128, 2, 2, 2, 1>;
 #else
-using large = wgmma<2, 64, 2, false>;
+using large = wgmma<2, 64, 2, 2, 1, 2>;
 #endif
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// By the loading warpgroup. What a copy wants is in registers before its slot is free.
-template <typename T, int CAN>
-DEVICE void load(const attn_kparams &p, const attn_maps &maps, wgmma_shared<T> &mem)
-{
-    for (int t = -1;; t++) {    // at -1 nothing but finding the first
-        const wgmma_work<T> &work = mem.work[t & (WORKS - 1)];
-        place_in_map at = { 0, 0, 0 };
-        attn_range boxed = { 0, 0 };
-        int steps = 0, base = 0, row = 0;
-
-        if (t >= 0) {
-            device_meet<128>(LOADERS);
-            steps = work.steps, base = work.base, row = work.key(0);
-            at = work.in_k, boxed = work.boxed;
-            device_barrier_wait(&mem.empty_q, ~t & 1);
-            #pragma unroll 1
-            for (int wg = 0; wg < T::WGS; wg++)
-                if (!steps)
-                    arrive(&mem.full_q);
-                else if (maps.there && work.queries >= wg * 64 + 64)
-                    bring_box<64, CHUNKS_K>(mem.q[wg], &maps.q, work.i0 + wg * 64, work.in_q,
-                                            &mem.full_q);
-                else
-                    bring_rows<64, CHUNKS_K, T::TOGETHER>(mem.q[wg], work.from_q, work.i0 + wg * 64,
-                                             &mem.full_q);
-            if (work.queries < 0)
-                return;
-        }
-        #pragma unroll 1
-        for (int i = 0; i <= steps; i++, row -= T::BN) {    // V a step behind K
-            if (i < steps) {
-                const place<T> in(base + i);
-
-                device_barrier_wait(&mem.empty_k[in.slot], in.parity ^ 1);
-                if (i >= boxed.first && i < boxed.end)
-                    bring_box<T::BN, CHUNKS_K>(mem.k[in.slot], &maps.k, row, at,
-                                               &mem.full_k[in.slot]);
-                else
-                    bring_rows<T::BN, CHUNKS_K, T::TOGETHER>(
-                        mem.k[in.slot], work.from_k, row, &mem.full_k[in.slot]);
-            }
-            if (i > 0) {
-                const place<T> in(base + i - 1);
-
-                device_barrier_wait(&mem.empty_v[in.slot], in.parity ^ 1);
-                if (i > boxed.first && i <= boxed.end)
-                    bring_box<T::BN, CHUNKS_V>(mem.v[in.slot], &maps.v, row + T::BN, at,
-                                               &mem.full_v[in.slot]);
-                else
-                    bring_rows<T::BN, CHUNKS_V, T::TOGETHER>(
-                        mem.v[in.slot], work.from_v, row + T::BN, &mem.full_v[in.slot]);
-            }
-            if (i == min(steps, (int)T::STAGES) && threadIdx.x == 0) {
-                // the rings are full. Where tiles differ, who is free takes the next
-                const int number = t < 0 || CAN == (CAN_PLAIN)
-                                       ? (t + 1) * gridDim.x + blockIdx.x
-                                       : gridDim.x + atomicAdd((int *)p.work, 1);
-
-                wgmma_work<T> &next = mem.work[(t + 1) % WORKS];
-
-                next.base = base + steps;
-                find_work<T, CAN>(p, maps, number, mem, next);
-            }
-        }
-    }
-}
 
 // S = Q K^T begins.
 template <typename T>
@@ -151,8 +87,24 @@ DEVICE void begin_values(const weights<T> &w, const float4 *v, rows_state<T> &my
 
 // Steps one after another, of which some have keys that are hidden from some queries, or none.
 template <bool MASKED_> struct steps {
-    static constexpr bool MASKED = MASKED_;
+    static constexpr bool MASKED = MASKED_, FIRST = false;
 };
+
+struct first_step {
+    static constexpr bool FIRST = true;
+};
+
+// A tile's maxima and sums against those of another.
+template <typename T> DEVICE void exchange(rows_state<T> &my, float (&m)[2], float (&l)[2])
+{
+    #pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float m_of_my = my.m[0][half], l_of_my = my.l[0][half];
+
+        my.m[0][half] = m[half], my.l[0][half] = l[half];
+        m[half] = m_of_my, l[half] = l_of_my;
+    }
+}
 
 template <typename T, int CAN>
 DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
@@ -163,89 +115,128 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
     const bool scaled = capped || !(p.scale > 0.0f && p.scale < 1e30f);
     const float log2_e = 1.44269504088896340736f;
     const float unit = scaled ? log2_e : p.scale * log2_e;
-    const float4 *const q = mem.q[wg];
     // the warp's first row in the group, found anew where it is wanted
     const auto first_row = [] { return (device_thread() / 32 - 4) * 16; };
 
     if (wg == T::WGS - 1)    // the first has the first turn
         device_pass<256>(TURNS);
-    for (int t = 0;; t++) {
-        const wgmma_work<T> &work = mem.work[t % WORKS];
-        rows_state<T> my;
-        scores<T> s;
-        weights<T> w;
-        score_limits<T> limits;
+    rows_state<T> my;
+    scores<T> s;
+    weights<T> w;
+    score_limits<T> limits;
+    bool begun = false;    // the tile's first step is in the weights
+    constexpr bool EARLY = T::QUERIES == 1;    // Q's slot is left before O is written
 
-        no_limits(limits);
-        #pragma unroll
-        for (int i = 0; i < T::VT * 4; i++)
-            my.o[0][i / 4][i % 4] = 0.0f;
+    // the scores of step i become weights; of the tile's first without a look at limits
+    const auto fold = [&](const wgmma_work<T> &work, int i, bool masked, auto kind) {
+        device_products_hold(s[0]);
+        if (scaled) {
+            #pragma unroll
+            for (int e = 0; e < T::NT * 4; e++) {
+                float &x = s[0][e / 4][e % 4];
+
+                x = capped ? score_value<CAN>(p, x) : x * p.scale;
+            }
+        }
+        if (masked)
+            mask_scores<T>(work.score, first_row(), work.key(i), s);
+
+        const references<T> r = kind.FIRST ? find_references(my, unit, s)
+                                           : find_references(my, unit, s, limits);
+
+        if (kind.FIRST)
+            find_limits(my, unit, limits);
+        weigh(my, r, unit, s);
+        return r;
+    };
+    // the steps that queries of the warpgroup see keys of
+    const auto part_of = [&](const wgmma_work<T> &work) {
+        return CAN == (CAN_PLAIN) ? attn_range{ 0, work.steps } : work.part[wg];
+    };
+    // some of the keys of step i are hidden from some of the queries
+    const auto is_masked = [&](const wgmma_work<T> &work, int i) {
+        return i < work.clear[wg].first || i >= work.clear[wg].end;
+    };
+    const auto pass_over_k = [&](int n) {
+        const place_of_k<T> in(n);
+
+        device_meet<256>(TURNS + wg);
+        device_pass<256>(next);
+        device_barrier_wait(&mem.full_k[in.slot], in.parity);
+        arrive(&mem.empty_k[in.slot]);
+    };
+    const auto pass_over_v = [&](int n) {
+        const place_of_v<T> in(n);
+
+        device_barrier_wait(&mem.full_v[in.slot], in.parity);
+        arrive(&mem.empty_v[in.slot]);
+    };
+    const auto pass_over = [&](int n, int end) {
+        #pragma unroll 1
+        for (; n < end; n++) {
+            pass_over_k(n);
+            pass_over_v(n);
+        }
+    };
+    // a tile's scores of a step, by its number over all tiles, are there
+    const auto leave_k = [&](const wgmma_work<T> &work, int t, int n) {
+        arrive(&mem.empty_k[place_of_k<T>(n).slot]);
+        if (EARLY && n == work.base + part_of(work).end - 1)
+            arrive(&mem.empty_q[t % T::QUERIES][wg]);
+    };
+    const auto forget_rows = [&] {
         my.m[0][0] = my.m[0][1] = -INFINITE;
         my.l[0][0] = my.l[0][1] = 0.0f;
-        device_barrier_wait(&mem.full_q, t & 1);
+    };
+
+    for (int t = 0;; t++) {
+        const wgmma_work<T> &work = mem.work[t % WORKS];
+        const place_of_q<T> here(t);
+        const float4 *const q = mem.q[here.slot][wg];
+
+        device_barrier_wait(&mem.full_q[here.slot][wg], here.parity);
         if (work.queries < 0) {
             if (wg == 0)    // nobody takes the last turn that was passed on
                 device_meet<256>(TURNS);
             return;
         }
+        // later than its scores were there: until O was written the loading group left that
+        // one's work, and this barrier is not to go on before it was waited for
+        if (EARLY && begun && part_of(work).first == part_of(work).end - 1)
+            arrive(&mem.empty_q[here.slot][wg]);
 
-        const int base = work.base;
-        const int from = CAN == (CAN_PLAIN) ? 0 : work.part[wg].first;
-        const int to = CAN == (CAN_PLAIN) ? work.steps : work.part[wg].end;
+        #pragma unroll
+        for (int i = 0; i < T::VT * 4; i++)
+            my.o[0][i / 4][i % 4] = 0.0f;
 
-        const auto pass_over = [&](int i) {
-            const place<T> in(base + i);
+        // steps by their numbers over all tiles, and few of those: registers are short
+        int n = work.base + part_of(work).first;
 
-            device_meet<256>(TURNS + wg);
-            device_pass<256>(next);
-            device_barrier_wait(&mem.full_k[in.slot], in.parity);
-            arrive(&mem.empty_k[in.slot]);
-            device_barrier_wait(&mem.full_v[in.slot], in.parity);
-            arrive(&mem.empty_v[in.slot]);
-        };
-        // some of the keys of step i are hidden from some of the queries
-        const auto is_masked = [&](int i) {
-            return i < work.clear[wg].first || i >= work.clear[wg].end;
-        };
-        // the scores of step i become weights
-        const auto fold = [&](int i, bool masked) {
-            device_products_hold(s[0]);
-            if (scaled) {
-                #pragma unroll
-                for (int e = 0; e < T::NT * 4; e++) {
-                    float &x = s[0][e / 4][e % 4];
+        if (!begun) {
+            forget_rows();
+            pass_over(work.base, n);
+            if (part_of(work).first < part_of(work).end) {
+                const place_of_k<T> in(n);
 
-                    x = capped ? score_value<CAN>(p, x) : x * p.scale;
-                }
+                device_barrier_wait(&mem.full_k[in.slot], in.parity);
+                device_meet<256>(TURNS + wg);
+                begin_scores<T>(q, mem.k[in.slot], s);
+                device_pass<256>(next);
+                device_products_wait<0>();
+                leave_k(work, t, n);
+                fold(work, n - work.base, is_masked(work, n - work.base), first_step());
+                pack_weights<T>(s, NULL, w);
+            } else if (EARLY) {
+                arrive(&mem.empty_q[here.slot][wg]);
             }
-            if (masked)
-                mask_scores<T>(work.score, first_row(), work.key(i), s);
-
-            const references<T> r = find_references(my, unit, s, limits);
-
-            weigh(my, r, unit, s);
-            return r;
-        };
-
-        #pragma unroll 1
-        for (int i = 0; i < from; i++)
-            pass_over(i);
-        if (from < to) {
-            const place<T> in(base + from);
-
-            device_barrier_wait(&mem.full_k[in.slot], in.parity);
-            device_meet<256>(TURNS + wg);
-            begin_scores<T>(q, mem.k[in.slot], s);
-            device_pass<256>(next);
-            device_products_wait<0>();
-            arrive(&mem.empty_k[in.slot]);
-            fold(from, is_masked(from));
-            pack_weights<T>(s, NULL, w);
         }
-        const auto walk = [&](int i, int end, auto kind) {
+        n++;
+
+        const auto walk = [&](int end, auto kind) {
             #pragma unroll 1
-            for (; i < end; i++) {
-                const place<T> k_in(base + i), v_in(base + i - 1);
+            for (; n < end; n++) {
+                const place_of_k<T> k_in(n);
+                const place_of_v<T> v_in(n - 1);
 
                 device_barrier_wait(&mem.full_k[k_in.slot], k_in.parity);
                 device_meet<256>(TURNS + wg);
@@ -254,9 +245,9 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
                 begin_values<T>(w, mem.v[v_in.slot], my);
                 device_pass<256>(next);
                 device_products_wait<1>();
-                arrive(&mem.empty_k[k_in.slot]);
+                leave_k(work, t, n);
 
-                const references<T> r = fold(i, kind.MASKED);
+                const references<T> r = fold(work, n - work.base, kind.MASKED, kind);
 
                 device_products_wait<0>();
                 device_products_hold(my.o[0]);
@@ -267,40 +258,75 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
             }
         };
 
-        if (CAN == (CAN_PLAIN)) {
-            walk(from + 1, to, steps<false>());
-        } else {
-            const attn_range clear = { clamp(work.clear[wg].first, from + 1, max(from + 1, to)),
-                                       clamp(work.clear[wg].end, from + 1, max(from + 1, to)) };
-
-            walk(from + 1, clear.first, steps<true>());
-            walk(clear.first, clear.end, steps<false>());
-            walk(max(clear.first, clear.end), to, steps<true>());
+        if (CAN != (CAN_PLAIN)) {
+            walk(work.base + min(work.clear[wg].first, part_of(work).end), steps<true>());
+            walk(work.base + min(work.clear[wg].end, part_of(work).end), steps<false>());
         }
-        if (T::O_APART)
-            arrive(&mem.empty_q);
-        if (from < to) {
-            const place<T> in(base + to - 1);
+        walk(work.base + part_of(work).end, steps<CAN != (CAN_PLAIN)>());
 
-            device_barrier_wait(&mem.full_v[in.slot], in.parity);
-            begin_values<T>(w, mem.v[in.slot], my);
+        // the tile's last product with V, beside the next one's first with K where there are
+        // both, the rings have room for the steps between, and nobody waits for turns of this
+        // tile's while the next one's Q is waited for
+        const wgmma_work<T> &after = mem.work[(t + 1) % WORKS];
+        const int last = part_of(work).end - 1;    // -1: it sees no key
+        const int v_slot = place_of_v<T>(work.base + last).slot;
+        float m[2], l[2];    // of the tile that is written, where the next has begun
+
+        begun = T::FLOWS && last >= 0 && last == work.steps - 1;
+        if (begun) {
+            const place_of_q<T> there(t + 1);
+
+            device_barrier_wait(&mem.full_q[there.slot][wg], there.parity);
+
+            const attn_range part = part_of(after);
+
+            begun = after.steps > 0 && part.first < min(part.end, (int)T::STAGES_V);
+        }
+        if (begun) {
+            const int n = after.base + part_of(after).first;
+            const place_of_k<T> k_in(n);
+
+            #pragma unroll 1
+            for (int i = after.base; i < n; i++)
+                pass_over_k(i);
+            device_barrier_wait(&mem.full_k[k_in.slot], k_in.parity);
+            device_meet<256>(TURNS + wg);
+            begin_scores<T>(mem.q[(t + 1) % T::QUERIES][wg], mem.k[k_in.slot], s);
+            device_barrier_wait(&mem.full_v[v_slot], place_of_v<T>(work.base + last).parity);
+            begin_values<T>(w, mem.v[v_slot], my);
+            device_pass<256>(next);
+            device_products_wait<1>();
+            arrive(&mem.empty_k[k_in.slot]);
+            m[0] = my.m[0][0], m[1] = my.m[0][1], l[0] = my.l[0][0], l[1] = my.l[0][1];
+            forget_rows();
+            fold(after, n - after.base, is_masked(after, n - after.base), first_step());
             device_products_wait<0>();
             device_products_hold(my.o[0]);
-            arrive(&mem.empty_v[in.slot]);
+            arrive(&mem.empty_v[v_slot]);
+            pack_weights<T>(s, NULL, w);
+            #pragma unroll 1
+            for (int i = after.base; i < n; i++)
+                pass_over_v(i);
+            exchange(my, m, l);
+        } else {
+            if (last >= 0) {
+                device_barrier_wait(&mem.full_v[v_slot], place_of_v<T>(work.base + last).parity);
+                begin_values<T>(w, mem.v[v_slot], my);
+                device_products_wait<0>();
+                device_products_hold(my.o[0]);
+                arrive(&mem.empty_v[v_slot]);
+            }
+            pass_over(work.base + last + 1, work.base + work.steps);
         }
-        #pragma unroll 1
-        for (int i = to; i < work.steps; i++)
-            pass_over(i);
-        if (!T::O_APART)    // all products of the warpgroup with its Q are over
-            device_meet<128>(TURNS + T::WGS + wg);
 
         const int x = first_row();
 
-        write_rows<T, CAN>(p, work, x,
-                           T::O_APART ? mem.o + x * CHUNKS_V : mem.q[wg] + x % 64 * CHUNKS_K,
-                           scaled ? 1.0f : p.scale, my);
-        if (!T::O_APART)
-            arrive(&mem.empty_q);
+        write_rows<T, CAN, T::O_PARTS>(p, work, x, mem.o + x * CHUNKS_V / T::O_PARTS,
+                                       scaled ? 1.0f : p.scale, my);
+        if (!EARLY)
+            arrive(&mem.empty_q[here.slot][wg]);
+        if (begun)
+            exchange(my, m, l);
     }
 }
 
@@ -312,18 +338,25 @@ DEVICE void fwd_wgmma(const attn_kparams &p, const attn_maps &maps)
     wgmma_shared<T> &mem = *(wgmma_shared<T> *)memory;
 
     if (threadIdx.x == 0) {
-        const int64_t bytes = (int64_t)p.len_kv * (p.d + p.dv) * elem_bytes<TYPE>();
-        const int64_t fit = L2_BYTES / max(bytes, (int64_t)1);
-
         mem.tiles = ceil_div(p.len_q, T::BM);
         mem.heads = p.batch * p.heads_q;
-        mem.section = (int)clamp(fit, (int64_t)1, (int64_t)p.batch * p.heads_kv) * p.group;
-        device_barrier_init(&mem.full_q, 4 * T::WGS);
-        device_barrier_init(&mem.empty_q, 4 * T::WGS);
-        for (int i = 0; i < T::STAGES; i++) {
-            device_barrier_init(&mem.full_k[i], 4);
-            device_barrier_init(&mem.full_v[i], 4);
+        if (has<CAN>(p, FEAT_RANGE_RIGHT)) {    // sections alike, whose K and V fit the L2
+            const float bytes = (float)p.len_kv * (p.d + p.dv) * elem_bytes<TYPE>();
+            const int heads = p.batch * p.heads_kv;
+            const int most = (int)clamp((float)L2_BYTES / bytes, 1.0f, (float)heads);
+
+            mem.section = ceil_div(heads, ceil_div(heads, most)) * p.group;
+        }
+        for (int i = 0; i < T::QUERIES * T::WGS; i++) {
+            device_barrier_init(&mem.full_q[0][i], 2);
+            device_barrier_init(&mem.empty_q[0][i], 4);
+        }
+        for (int i = 0; i < T::STAGES_K; i++) {
+            device_barrier_init(&mem.full_k[i], 2);
             device_barrier_init(&mem.empty_k[i], 4 * T::WGS);
+        }
+        for (int i = 0; i < T::STAGES_V; i++) {
+            device_barrier_init(&mem.full_v[i], 2);
             device_barrier_init(&mem.empty_v[i], 4 * T::WGS);
         }
     }

@@ -155,19 +155,19 @@ DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my,
     }
 }
 
-// Row `half` of the 16 rows mt of O, times a factor, into a tile in shared memory, from chunk
-// `first` on, a multiple of 8.
-template <typename T>
+// Row `half` of the 16 rows mt of O, times a factor, as row r of a tile in shared memory that
+// has one of WAYS parts of the columns: of the warp's own, number `part`.
+template <typename T, int WAYS>
 DEVICE void put_row(const rows_state<T> &my, int mt, int half, float factor, float4 *tile,
-                    int first)
+                    int r, int part)
 {
-    const int lane = threadIdx.x % 32;
-    const device_shared at = address_of<CHUNKS_V>(tile, lane / 4, 0) +
-                             (device_shared)(first * 16 + lane % 4 * 4);
+    constexpr int N = T::VT * T::COLS / WAYS;
 
     #pragma unroll
-    for (int n = 0; n < T::VT; n++)
-        device_put(moved<CHUNKS_V>(at, mt * 16 + half * 8, n),
-                   device_pair<TYPE>(my.o[mt][n][half * 2] * factor,
-                                     my.o[mt][n][half * 2 + 1] * factor));
+    for (int n = 0; n < N; n++) {
+        const float *const o = &my.o[mt][part * N + n][half * 2];
+
+        ((uint32_t *)(tile + place_of<CHUNKS_V / WAYS>(r, n)))[threadIdx.x % 4] =
+            device_pair<TYPE>(o[0] * factor, o[1] * factor);
+    }
 }

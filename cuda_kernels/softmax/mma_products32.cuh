@@ -219,12 +219,13 @@ DEVICE void add_values(const float4 *v, const weights<T> &w, rows_state<T> &my,
     }
 }
 
-// Row `half` of the 16 rows mt of O, times a factor, into a tile in shared memory.
-template <typename T>
+// Row `half` of the 16 rows mt of O, times a factor, as row r of a tile in shared memory.
+template <typename T, int WAYS>
 DEVICE void put_row(const rows_state<T> &my, int mt, int half, float factor, float4 *tile,
-                    int)
+                    int r, int)
 {
-    const int lane = threadIdx.x % 32, r = lane / 4 + mt * 16 + half * 8;
+    static_assert(WAYS == 1, "its columns do not come in order");
+    const int lane = threadIdx.x % 32;
 
     #pragma unroll
     for (int n = 0; n < T::VT; n += 2) {    // four columns: e is n / 2 % 2

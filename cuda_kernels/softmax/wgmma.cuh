@@ -8,11 +8,14 @@
 
 enum { CAN_PLAIN = CAN_LAYOUTS | FEAT_LSE };
 
-template <int WGS_, int BN_, int STAGES_, bool O_APART_> struct wgmma {
-    static constexpr int WGS = WGS_;          // warpgroups with queries
-    static constexpr int BN = BN_;            // keys of a step
-    static constexpr int STAGES = STAGES_;    // slots of a ring
-    static constexpr bool O_APART = O_APART_; // O passes through memory of its own, not Q's
+template <int WGS_, int BN_, int STAGES_K_, int STAGES_V_, int QUERIES_, int O_PARTS_>
+struct wgmma {
+    static constexpr int WGS = WGS_;            // warpgroups with queries
+    static constexpr int BN = BN_;              // keys of a step
+    static constexpr int STAGES_K = STAGES_K_, STAGES_V = STAGES_V_;    // slots of the rings
+    static constexpr int QUERIES = QUERIES_;    // slots of Q
+    static constexpr int O_PARTS = O_PARTS_;    // of O, which pass one by one
+    static constexpr bool FLOWS = true;
     static constexpr int THREADS = 128 * (1 + WGS), BLOCKS = 1;
     static constexpr int BM = 64 * WGS, ROWS = 16, MT = 1;    // of the group, of a warp
     static constexpr int COLS = 1;    // mma_pairs.cuh
@@ -23,13 +26,14 @@ template <int WGS_, int BN_, int STAGES_, bool O_APART_> struct wgmma {
     static constexpr int TOGETHER = LOAD_REGISTERS < 40 ? 1 : 4;    // bring.cuh
     static constexpr int PANELS_K = ceil_div(DIM, 64), PANELS_V = ceil_div(DIMV, 64);
 
-    // as the planner counts them; 4096 for barriers and work
-    static constexpr int BYTES = 128 * (BM * PANELS_K + STAGES * BN * (PANELS_K + PANELS_V) +
-                                        (O_APART ? BM * PANELS_V : 0)) + 4096;
+    // as the planner counts them; 3072 for barriers and work
+    static constexpr int BYTES = 128 * (QUERIES * BM * PANELS_K +
+                                        BN * (STAGES_K * PANELS_K + STAGES_V * PANELS_V) +
+                                        BM * PANELS_V / O_PARTS) + 3072;
 };
 
-// Slots of work: of the tile whose O is written, of the next, of that after it.
-enum { WORKS = 4, LOADERS = 1, TURNS = 2 };
+// Slots of work: of the tile whose O is written, of the next, of those after it.
+enum { WORKS = 4, LOADERS = 1, TURNS = 2, HANDS = 15 };
 
 // A tile's work. Steps go from the last keys, `last` the number of those, to the first; the
 // group has done `base` steps before. boxed: those that maps bring; of each warpgroup those
@@ -46,25 +50,51 @@ template <typename T> struct wgmma_work : mma_work {
 
 // Tiles as products read them: panels of 64 columns.
 template <typename T> struct wgmma_shared {
-    float4 q[T::WGS][64 * 8 * T::PANELS_K];
-    float4 k[T::STAGES][T::BN * 8 * T::PANELS_K];
-    float4 v[T::STAGES][T::BN * 8 * T::PANELS_V];
-    float4 o[T::O_APART ? T::BM * 8 * T::PANELS_V : 1];
-    device_barrier full_q, empty_q;
-    device_barrier full_k[T::STAGES], empty_k[T::STAGES];
-    device_barrier full_v[T::STAGES], empty_v[T::STAGES];
+    float4 q[T::QUERIES][T::WGS][64 * 8 * T::PANELS_K];
+    float4 k[T::STAGES_K][T::BN * 8 * T::PANELS_K];
+    float4 v[T::STAGES_V][T::BN * 8 * T::PANELS_V];
+    float4 o[T::BM * 8 * T::PANELS_V / T::O_PARTS];
+    device_barrier full_q[T::QUERIES][T::WGS], empty_q[T::QUERIES][T::WGS];
+    device_barrier full_k[T::STAGES_K], empty_k[T::STAGES_K];
+    device_barrier full_v[T::STAGES_V], empty_v[T::STAGES_V];
     int tiles, heads, section;    // of the grid: tiles of a head
     wgmma_work<T> work[WORKS];
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// A step of a ring by its number, counted over all tiles of the group.
-template <typename T> struct place {
+// put_rows() of mma_rows.cuh: a quarter of the stores, and of their addresses.
+template <int PARTS, int... SHAPE>
+DEVICE void put_rows(const rows_state<wgmma<SHAPE...>> &my, const float (&factor)[2],
+                     float4 *tile, int part)
+{
+    constexpr int N = DIMV / 8 / PARTS;
+    const int lane = threadIdx.x % 32;
+    const device_shared at = address_of<N>(tile, lane % 16, lane / 16);
+
+    #pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        uint32_t x[4];
+
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float *const o = &my.o[0][part * N + n + i / 2][i % 2 * 2];
+
+            x[i] = device_pair<TYPE>(o[0] * factor[i % 2], o[1] * factor[i % 2]);
+        }
+        device_put_matrices(moved<N>(at, 0, n), x);
+    }
+}
+
+// A step in a ring, or a tile's Q in its slots, by its number, counted over all tiles of the group.
+template <int SLOTS> struct place {
     int slot;
     uint32_t parity;
-    __device__ explicit place(int n) : slot(n % T::STAGES), parity(n / T::STAGES & 1) {}
+    __device__ explicit place(int n) : slot(n % SLOTS), parity(n / SLOTS & 1) {}
 };
+template <typename T> using place_of_k = place<T::STAGES_K>;
+template <typename T> using place_of_v = place<T::STAGES_V>;
+template <typename T> using place_of_q = place<T::QUERIES>;
 
 // Steps from, end that go over keys range.first .. range.end - 1.
 template <typename T> DEVICE attn_range steps_over(int last, attn_range range)

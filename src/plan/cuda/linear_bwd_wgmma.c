@@ -161,9 +161,10 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
 
 static const char *worse(const attn_problem *p, const attn_caps *c)
 {
-    (void)p;
     (void)c;
-    return "takes it by name";
+    return p->type == ATTN_F32 && p->allow_tf32
+               ? "takes it, but TF32, which is allowed, takes a sixth of its products"
+               : NULL;
 }
 
 /* What the steps of a scan and of its sums have in common. */

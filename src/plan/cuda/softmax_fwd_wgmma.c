@@ -11,7 +11,7 @@ enum {
     WARPGROUP = 128,
     ROWS = 64,  /* queries of a warpgroup */
     PANEL = 64, /* columns that lie together */
-    WORK_BYTES = 4096,
+    WORK_BYTES = 3072,
     COUNTER_BYTES = 4
 };
 
@@ -20,12 +20,11 @@ enum { PLAIN, RANGES, CAPPED, N_KINDS };
 static const char *const kind_name[] = { "plain", "ranges", "capped" };
 
 /* As cuda_kernels/softmax/fwd_wgmma.cu has them. Warpgroups with queries, keys of a step,
- * steps of K and of V that are on their way or in use, and whether O passes through shared
- * memory of its own. */
+ * steps of K and of V, and tiles of Q, that are on their way or in use; in how many parts O
+ * passes through shared memory. */
 typedef struct class
 {
-    int32_t dim, groups, keys, stages;
-    bool o_apart;
+    int32_t dim, groups, keys, stages_k, stages_v, queries, o_parts;
     const char *kernel[2][N_KINDS]; /* f16, bf16 */
 } class;
 
@@ -39,13 +38,14 @@ typedef struct class
     }
 
 /* D 64: the exponentials take as long as the products, and three warpgroups overlap them
- * better than two (550 against 449 TFLOP/s at L 4096), in 160 registers each; a third step on
- * its way is worth 1 to 2 %. D 128 and 256: two, since O alone takes 64 and 128 registers of
- * 232. D 256: 64 keys, for Q and two steps take 192 of the 227 KiB. */
+ * better than two (550 against 449 TFLOP/s at L 4096), in 160 registers each; a third and a
+ * fourth step on its way are worth 1 to 2 % each. D 128 and 256: two, since O alone takes 64
+ * and 128 registers of 232. D 256: 64 keys, for Q and two steps take 192 of the 227 KiB, and
+ * what is left has room for half of O. */
 static const class classes[] = {
-    { 64, 3, 128, 3, true, KERNELS("d64") },
-    { 128, 2, 128, 2, true, KERNELS("d128") },
-    { 256, 2, 64, 2, false, KERNELS("d256") },
+    { 64, 3, 128, 4, 4, 2, 1, KERNELS("d64") },
+    { 128, 2, 128, 2, 2, 2, 1, KERNELS("d128") },
+    { 256, 2, 64, 2, 2, 1, 2, KERNELS("d256") },
 };
 enum { N_CLASSES = sizeof classes / sizeof classes[0] };
 
@@ -59,9 +59,9 @@ static budget budget_of(const class *k)
     const int64_t bytes = 2, panels = k->dim / PANEL * PANEL;
 
     return (budget){
-        .q = bytes * k->groups * ROWS * panels,
-        .steps = bytes * k->stages * k->keys * 2 * panels,
-        .o = k->o_apart ? bytes * k->groups * ROWS * panels : 0,
+        .q = bytes * k->queries * k->groups * ROWS * panels,
+        .steps = bytes * (k->stages_k + k->stages_v) * k->keys * panels,
+        .o = bytes * k->groups * ROWS * panels / k->o_parts,
     };
 }
 
@@ -129,12 +129,12 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     attn_step_define(step, "WHOLE_K", true);
     attn_step_define(step, "WHOLE_V", true);
     attn_step_define(step, "WHOLE_O", whole(p, ATTN_TENSOR_O, p->dv));
-    attn_choice_instance(out, "bm%lld,bn%d,warpgroups%d,stages%d,dim%d,d%lld,dv%lld,%s,%s",
-                         (long long)step->tile_q, k->keys, k->groups, k->stages, k->dim,
-                         (long long)p->d, (long long)p->dv, attn_type_name(p->type),
-                         kind_name[kind]);
+    attn_choice_instance(
+        out, "bm%lld,bn%d,warpgroups%d,stages%d:%d,dim%d,d%lld,dv%lld,%s,%s",
+        (long long)step->tile_q, k->keys, k->groups, k->stages_k, k->stages_v, k->dim,
+        (long long)p->d, (long long)p->dv, attn_type_name(p->type), kind_name[kind]);
     out->tile_reason = "the one of the class of head sizes";
-    attn_choice_budget(out, "q, the whole tile", b.q);
+    attn_choice_budget(out, "q, the tiles on their way", b.q);
     attn_choice_budget(out, "k and v, the steps on their way", b.steps);
     attn_choice_budget(out, "o on its way", b.o);
     attn_choice_budget(out, "barriers, the group's work", WORK_BYTES);

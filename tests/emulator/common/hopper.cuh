@@ -109,6 +109,17 @@ DEVICE void device_products_commit() {}
 template <int PENDING> DEVICE void device_products_wait() {}
 template <int N> DEVICE void device_products_hold(float (&)[N][4]) {}
 
+DEVICE void device_put_matrices(device_shared row, const uint32_t (&x)[4])
+{
+    const int lane = threadIdx.x % 32;
+    emulated_words all;
+
+    all.mine()[0] = row;
+    all.there();
+    for (int m = 0; m < 4; m++)
+        memcpy((char *)all.lane[m * 8 + lane / 4][0] + lane % 4 * 4, &x[m], 4);
+}
+
 // An address in sixteenths, and the bytes to the next panel above it.
 DEVICE uint64_t device_tile(device_shared at, int panel)
 {
