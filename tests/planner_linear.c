@@ -381,7 +381,7 @@ static void cuda_gradients_in_chunks(void **state)
         { "linear_bwd:bf16,b1,hq2,hkv1,lq70,lk1024,d64,grad=q", 3, 0, 4 * 5 * 64 * 65 },
         { "linear_bwd:bf16,b1,hq2,hkv1,lq1024,lk70,d64,grad=v", 3, 0, 4 * 5 * 64 * 65 },
     };
-    const attn_target t = cuda_of(227 * 1024, 132, 90), old = cuda_of(64 * 1024, 132, 75);
+    const attn_target t = cuda_of(227 * 1024, 132, 80), old = cuda_of(64 * 1024, 132, 75);
     attn_choice c;
 
     (void)state;
@@ -422,7 +422,7 @@ static void cuda_wide_chunks(void **state)
     static const char bwd[] =
         "linear_bwd:bf16,b8,hq16,hkv16,lq2048,lk2048,d64,dv256,causal,"
         "state=in,grad=q+k+v";
-    const attn_target t = cuda_of(227 * 1024, 132, 90), least = cuda_of(99 * 1024, 84, 86);
+    const attn_target t = cuda_of(227 * 1024, 132, 80), least = cuda_of(99 * 1024, 84, 86);
     attn_choice c;
     attn_problem p;
 
