@@ -59,7 +59,8 @@ extern "C" {
  * S, z and den are kept in f32 for every type, and of f32 in its full accuracy unless
  * ATTN_LINEAR_ALLOW_TF32 is given; for f16 and bf16, k and q may be rounded to that type
  * after phi. A row of q whose numbers are huge is scaled by a power of 2 meanwhile, so that
- * num and den do not overflow before the division. Results are rounded to nearest even.
+ * num and den do not overflow before the division; beside a number of 2^33 and more in a row
+ * what is below 2^-85 of its products may be lost. Results are rounded to nearest even.
  * The same plan and inputs give the same bits on the same device, but of a variant that has
  * ATTN_TRAIT_NONDET (attn/device.h): such a one is taken by name, or where
  * ATTN_LINEAR_ALLOW_NONDET allows it.
@@ -154,8 +155,9 @@ typedef struct attn_linear_desc {
     float scale;          /* any finite number, also 0 and negative           */
     attn_phi phi;
     float eps;            /* any finite number                                */
-    attn_rule rule;       /* but LINEAR: wants CAUSAL, and no GRAD; DELTA and
-                             GATED_DELTA want no NORMALIZE                    */
+    attn_rule rule;       /* but LINEAR: wants CAUSAL; DELTA and GATED_DELTA want
+                             no NORMALIZE. No variant has gradients of rules
+                             but LINEAR (ATTN_ERR_UNSUPPORTED)                */
     attn_type type_decay; /* of the decay: ATTN_F32, ATTN_F16, ATTN_BF16; for GATED
                              and GATED_DELTA                                  */
     attn_type type_beta;  /* likewise, for DELTA and GATED_DELTA              */
