@@ -46,7 +46,7 @@ template <bool ELU1> DEVICE void take_phi_of(float4 *x, int rows)
     float4 *const at = x + place_of(r, c, CHUNKS);
 
     static_assert(STEP % 8 == 0, "the same chunk of a row lies in the same place");
-    #pragma unroll 4
+    #pragma unroll 2
     for (int i = 0; i < COUNT; i++) {
         float4 y = at[i * STEP * CHUNKS];
 

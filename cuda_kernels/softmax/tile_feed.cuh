@@ -102,13 +102,13 @@ template <typename T> DEVICE void stage_whole_k(float *slot, feed<T> &next)
     for (int i = 0; i < T::BN; i += to::PASS) {
         const char *const row = next.k.from + turned_key<T>(i) * next.k.row;
 
-        if (TYPE != TYPE_F32) {
+        if constexpr (TYPE != TYPE_F32) {
             next.held[i / to::PASS] = *(const uint2 *)row;
-            continue;
+        } else {
+            #pragma unroll
+            for (int c = 0; c < T::DC; c += to::COLUMNS)
+                device_copy<4>(put + i + c * T::KP, row + 4 * c, true);
         }
-        #pragma unroll
-        for (int c = 0; c < T::DC; c += to::COLUMNS)
-            device_copy<4>(put + i + c * T::KP, row + 4 * c, true);
     }
     next.what = PART_OF_K;
 }
