@@ -245,7 +245,7 @@ static void cuda_wgmma(void **state)
                 "wants compute capability 9.0");
 }
 
-/* Gradients by them, by name: columns of a group and segments as there; dV and dK in one walk
+/* Gradients by them: columns of a group and segments as there; dV and dK in one walk
  * where D and Dv are at most 64. */
 static void cuda_wgmma_gradients(void **state)
 {

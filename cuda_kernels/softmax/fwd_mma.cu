@@ -171,7 +171,6 @@ template <typename T, int CAN> DEVICE void fwd_mma(const attn_kparams &p)
     const warp_pair<T> pair = pair_of<T>(mem.weight.of(warp), warp);
 
     static_assert(T::WARPS >= 4, "parts of the group's work");
-
     const group_place place = find_place<T, CAN>(p);
     const attn_sequence seq = range_sequence<CAN>(p, place.b);
     const int queries = clamp(seq.queries - place.i0, 0, T::BM);

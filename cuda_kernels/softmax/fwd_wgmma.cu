@@ -272,7 +272,7 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
         const int v_slot = place_of_v<T>(work.base + last).slot;
         float m[2], l[2];    // of the tile that is written, where the next has begun
 
-        begun = T::FLOWS && last >= 0 && last == work.steps - 1;
+        begun = last >= 0 && last == work.steps - 1;
         if (begun) {
             const place_of_q<T> there(t + 1);
 
@@ -348,8 +348,8 @@ DEVICE void fwd_wgmma(const attn_kparams &p, const attn_maps &maps)
             mem.section = ceil_div(heads, ceil_div(heads, most)) * p.group;
         }
         for (int i = 0; i < T::QUERIES * T::WGS; i++) {
-            device_barrier_init(&mem.full_q[0][i], 2);
-            device_barrier_init(&mem.empty_q[0][i], 4);
+            device_barrier_init(&mem.full_q[i / T::WGS][i % T::WGS], 2);
+            device_barrier_init(&mem.empty_q[i / T::WGS][i % T::WGS], 4);
         }
         for (int i = 0; i < T::STAGES_K; i++) {
             device_barrier_init(&mem.full_k[i], 2);

@@ -15,7 +15,6 @@ struct wgmma {
     static constexpr int STAGES_K = STAGES_K_, STAGES_V = STAGES_V_;    // slots of the rings
     static constexpr int QUERIES = QUERIES_;    // slots of Q
     static constexpr int O_PARTS = O_PARTS_;    // of O, which pass one by one
-    static constexpr bool FLOWS = true;
     static constexpr int THREADS = 128 * (1 + WGS), BLOCKS = 1;
     static constexpr int BM = 64 * WGS, ROWS = 16, MT = 1;    // of the group, of a warp
     static constexpr int COLS = 1;    // mma_pairs.cuh
