@@ -78,34 +78,60 @@ faults() {
     wait
 }
 
-# One checker over one variant, until a point in time.
+# One checker over one variant and a piece of the cases, until a point in time.
 check() {
-    local tool=$1 variant=$2 log=$reports/sanitize-$1-$2.txt left=$((until - $(date +%s))) cases=()
-    for name in tiny tensor_cores warpgroups tiny_gradients tensor_core_gradients gradients_once \
-        tiny_linear linear_chunks tiny_dropout; do
-        cases+=(--cases "tests/cases/$name.txt")
-    done
-    timeout $((left > 5 ? left : 5)) compute-sanitizer --tool "$tool" --report-api-errors no \
+    local tool=$1 variant=$2 left=$((until - $(date +%s)))
+    local log=$reports/sanitize-$1-$2-$(basename "$3").txt
+    timeout $((left > 1 ? left : 1)) compute-sanitizer --tool "$tool" --report-api-errors no \
         --error-exitcode 9 "$tools/attn-validate" --device cuda:0 --rounds 1 --repeat 1 --stress 0 \
-        --variant "$variant" "${cases[@]}" > "$log" 2>&1
-    echo "exit $? of $tool $variant: $(grep -E 'SUMMARY|passed,' "$log" | tr '\n' ' ')"
-    grep -m 2 -A 10 -iE '^========= .*(error|hazard|barrier|invalid|uninit)' "$log" | head -24
+        --variant "$variant" --cases "$3" > "$log" 2>&1
+    echo "exit $?" >> "$log"
 }
 
-# All checkers over each variant that is ours and matches VARIANTS, as many at once as there are
-# cores; what has not ended after SANITIZE seconds (420) is told as exit 124.
+# What came of all pieces of one checker and one variant.
+checked() {
+    python3 - "$1" "$2" "$reports"/sanitize-"$1"-"$2"-*.txt <<'P'
+import collections, re, sys
+exits, found, passed, first = collections.Counter(), 0, 0, ""
+for path in sys.argv[3:]:
+    log = open(path, errors="replace").read()
+    exits[re.findall(r"^exit (\d+)", log, re.M)[-1]] += 1
+    found += sum(int(n) for n in re.findall(r"SUMMARY: (\d+)", log))
+    passed += sum(int(n) for n in re.findall(r"^(\d+) passed,", log, re.M))
+    fault = re.search(r"^========= .*(error|hazard|barrier|invalid|uninit)(.*\n){11}", log, re.M | re.I)
+    first = first or (fault and "SUMMARY" not in fault[0].splitlines()[0] and fault[0]) or ""
+print(sys.argv[1], sys.argv[2], "reports:", found, "passed:", passed, "pieces by exit status:", dict(exits))
+print(first, end="")
+P
+}
+
+# All checkers over each variant that is ours and matches VARIANTS, cases in pieces of PIECE (8),
+# as many at once as there are cores; what has not ended after SANITIZE seconds (420) is told as
+# exit 124.
 sanitize() {
     export reports tools until=$(($(date +%s) + ${SANITIZE:-420}))
     export -f check
-    local sizes=f16,b1,hq1,hkv1,lq9,lk9,d64
+    local sizes=f16,b1,hq1,hkv1,lq9,lk9,d64 operation pieces=$work/pieces
+    rm -rf "$pieces" && mkdir -p "$pieces"
+    for name in tiny tensor_cores warpgroups tiny_gradients tensor_core_gradients gradients_once \
+        tiny_linear linear_chunks linear_wgmma_gradients tiny_dropout; do
+        for operation in softmax_fwd softmax_bwd linear_fwd linear_bwd; do
+            grep "^$operation:" "tests/cases/$name.txt" |
+                split -d -l "${PIECE:-8}" - "$pieces/$operation-$name-"
+        done
+    done
     for tool in ${CHECKERS:-racecheck synccheck memcheck initcheck}; do
         for problem in softmax_fwd:$sizes softmax_bwd:$sizes,grad=q linear_fwd:$sizes,causal \
             linear_bwd:$sizes,causal,grad=q; do
             "$tools/attn-info" --device cuda:0 --json --explain "$problem" | python3 -c 'import json, sys
 for v in json.load(sys.stdin)["variants"]:
-    if "cudnn" not in v["name"]: print(sys.argv[1], v["name"])' "$tool"
+    if "cudnn" not in v["name"]: print(*sys.argv[1:], v["name"])' "$tool" "${problem%%:*}"
         done
-    done | grep -E "${VARIANTS:-.}" | xargs -P "$(nproc)" -L 1 bash -c 'check "$@"' check
+    done | grep -E "${VARIANTS:-.}" > "$work/checks"
+    while read -r tool operation variant; do
+        for piece in "$pieces/$operation"-*; do echo "$tool $variant $piece"; done
+    done < "$work/checks" | xargs -P "$(nproc)" -L 1 bash -c 'check "$@"' check
+    while read -r tool operation variant; do checked "$tool" "$variant"; done < "$work/checks"
     nvcc -arch=sm_90a -std=c++17 -I cuda_kernels tools/gpu/initcheck_copies.cu -o "$work/copies" &&
         for by in threads copies; do
             echo "initcheck of what $by wrote: $(compute-sanitizer --tool initcheck "$work/copies" "$by" 2>&1 |
