@@ -145,6 +145,46 @@ static void what_warpgroups_refuse(void **state)
     }
 }
 
+/* A library whose nvcc_archs have no sm_90a: Hopper's own kernels say no, and the others take
+ * the tiles that older code has. */
+static void code_of_an_older_architecture_plans_its_tiles(void **state)
+{
+    static const struct {
+        const char *problem, *variant, *planned;
+        int64_t tile_q;
+    } cases[] = {
+        { "softmax_fwd:bf16,b1,hq1,hkv1,lq256,lk256,d256", "softmax_fwd_wgmma",
+          "softmax_fwd_mma", 128 },
+        { "softmax_fwd:bf16,b1,hq1,hkv1,lq256,lk256,d256,bias=bf16", NULL,
+          "softmax_fwd_mma", 64 },
+        { "softmax_bwd:bf16,b1,hq1,hkv1,lq256,lk256,d64,grad=q+k+v", "softmax_bwd_wgmma",
+          "softmax_bwd_mma", 0 },
+        { "linear_fwd:f32,b1,hq1,hkv1,lq256,lk256,d64,causal", "linear_fwd_wgmma",
+          "linear_fwd_chunk", 0 },
+        { "linear_bwd:f32,b1,hq1,hkv1,lq256,lk256,d64,causal,grad=q+k+v",
+          "linear_bwd_wgmma", "linear_bwd_chunk", 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        attn_options options = { .size = sizeof options, .variant = cases[i].variant };
+        attn_target t = target_of(3);
+        attn_problem p;
+        attn_choice c;
+
+        t.caps.generic_code = 1;
+        check_ok(attn_problem_parse(&p, cases[i].problem));
+        if (options.variant)
+            check_error(attn_choose(&p, &t, &options, &c), ATTN_ERR_UNSUPPORTED,
+                        "built without kernels for sm_90a");
+        options.variant = NULL;
+        check_ok(attn_choose(&p, &t, &options, &c));
+        assert_string_equal(c.variant->name, cases[i].planned);
+        if (cases[i].tile_q)
+            assert_int_equal(c.step[0].tile_q, cases[i].tile_q);
+    }
+}
+
 static void what_the_tensor_cores_refuse(void **state)
 {
     static const struct {
@@ -269,6 +309,7 @@ int main(void)
         cmocka_unit_test(which_instance_of_the_tensor_cores),
         cmocka_unit_test(which_instance_of_warpgroups),
         cmocka_unit_test(what_warpgroups_refuse),
+        cmocka_unit_test(code_of_an_older_architecture_plans_its_tiles),
         cmocka_unit_test(what_the_tensor_cores_refuse),
         cmocka_unit_test(cudnn_step),
         cmocka_unit_test(what_cudnn_refuses),

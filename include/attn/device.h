@@ -46,6 +46,8 @@ typedef struct attn_device_info {
                                 after so many iterations; 0: it does not      */
     int64_t capability;      /* CUDA: 10 * major + minor of the compute capability;
                                 elsewhere 0                                   */
+    int32_t generic_code;    /* CUDA: the library has no kernels for this capability
+                                alone (sm_90a), as a build with other nvcc_archs  */
     char isa[32];            /* host: the instruction level in use            */
     char blas[64];           /* the BLAS that the vendor variants call; "": none */
     int64_t cudnn_version;   /* CUDA: of the cuDNN that softmax_fwd_cudnn calls, 91900

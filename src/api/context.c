@@ -198,6 +198,7 @@ attn_caps attn_caps_from_info(const attn_device_info *info)
         .clock_mhz = info->clock_mhz,
         .max_loops = info->max_loops,
         .capability = info->capability,
+        .generic_code = info->generic_code,
         .blas = info->blas[0] != '\0',
         .cudnn_version = info->cudnn_version,
     };

@@ -25,6 +25,7 @@ typedef struct attn_caps {
     int64_t clock_mhz;       /* 0: not told                                   */
     int64_t max_loops;       /* of a work-item's loops; 0: no limit           */
     int64_t capability;      /* CUDA: 10 * major + minor of the compute capability */
+    int32_t generic_code;    /* CUDA: no kernels for this capability alone (sm_90a) are there */
     int32_t blas;            /* the device's BLAS is there                    */
     int64_t cudnn_version;   /* CUDA: 91900 is 9.19.0; 0: there is none       */
 } attn_caps;

@@ -6,6 +6,7 @@
 
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/cudnn.h"
+#include "backend/cuda/image.h"
 #include "core/status.h"
 #include "core/text.h"
 
@@ -135,6 +136,7 @@ attn_status attn_cu_info(const attn_cu *cu, CUdevice id, int index, attn_device_
     attn_text_add(&driver, "CUDA %d.%d", version / 1000, version % 1000 / 10);
     attn_text_add(&platform, "NVIDIA CUDA %d.%d", version / 1000, version % 1000 / 10);
     info->capability = capability(cu, id);
+    info->generic_code = !attn_cu_image_exact(info->capability);
     attn_text_add(&isa, "sm_%d", (int)info->capability);
     info->kind = ATTN_DEVICE_GPU;
     info->clock_mhz /= 1000;

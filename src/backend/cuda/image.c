@@ -70,6 +70,16 @@ int attn_cu_image_parts(const attn_cu_image *image, int64_t capability,
     return n;
 }
 
+bool attn_cu_image_exact(int64_t capability)
+{
+    for (size_t g = 0; g < sizeof groups / sizeof groups[0]; g++)
+        for (const attn_cu_image *i = groups[g]; i->name; i++)
+            for (int part = 0; part < i->n_parts; part++)
+                if (i->parts[part].exact && i->parts[part].capability == capability)
+                    return true;
+    return false;
+}
+
 static attn_status unpack(const attn_cu_pack *pack, char *out)
 {
     uint64_t limit = UINT64_MAX;

@@ -46,6 +46,10 @@ enum { ATTN_CU_MOST_PARTS = 16 };
 int attn_cu_image_parts(const attn_cu_image *image, int64_t capability,
                         const attn_cu_part *parts[ATTN_CU_MOST_PARTS]);
 
+/* Whether there is machine code for that capability alone: sm_90a for 90. All images are
+ * built for the same architectures. */
+bool attn_cu_image_exact(int64_t capability);
+
 /* Unpacks a part into memory of its own, *out, which the caller frees; PTX ends with a NUL.
  * ATTN_ERR_NO_MEMORY, and ATTN_ERR_BUILD if it is damaged: then *out is NULL. Any number of
  * threads at a time. */

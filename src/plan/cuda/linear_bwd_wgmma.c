@@ -6,7 +6,6 @@
 
 /* As cuda_kernels/linear/bwd_wgmma.cu has them. */
 enum {
-    CAPABILITY = 90, /* its code runs on no other */
     SUM_BLOCK = 384,
     BLOCK = 384, /* 128 more where two warpgroups have rows */
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK,
@@ -133,12 +132,13 @@ static bool work_bytes(const attn_problem *p, const attn_caps *c, int64_t *out)
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
+    const char *const why = attn_cuda_hopper_refusal(c);
     const class *const k = find_class(p, c, false);
     int64_t bytes;
     budget b;
 
-    if (c->capability != CAPABILITY)
-        return "wants compute capability 9.0: other devices do not have its instructions";
+    if (why)
+        return why;
     if (!(p->features & ATTN_FEAT_CAUSAL))
         return "takes the causal form alone";
     if (!k)

@@ -8,9 +8,8 @@
 
 /* As cuda_kernels/softmax/bwd_wgmma.cu has them. */
 enum {
-    CAPABILITY = 90, /* its code runs on no other */
-    BLOCK = 384,     /* a warpgroup that loads and two with products */
-    BN = 64,         /* queries of a step */
+    BLOCK = 384, /* a warpgroup that loads and two with products */
+    BN = 64,     /* queries of a step */
     WORK_BYTES = 4096,
     N_TYPES = 2, /* f16, bf16 */
     N_CLASSES = 3
@@ -97,10 +96,11 @@ static bool whole(const attn_problem *p, int tensor)
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
+    const char *const why = attn_cuda_hopper_refusal(c);
     const int i = find_class(p);
 
-    if (c->capability != CAPABILITY)
-        return "wants compute capability 9.0: other devices do not have its instructions";
+    if (why)
+        return why;
     if (p->type == ATTN_F32)
         return "takes f16 and bf16, not f32";
     if (i == N_CLASSES)

@@ -10,7 +10,6 @@
 
 enum {
     WORK_BYTES = 512, /* what a group writes down of its own work */
-    HOPPER = 90,      /* the capability whose own code has tiles of its own */
     SHORT_KEYS = 2048 /* of f32, summed without compensation: 64 sums of 32 products, which
                          are off by 1e-6 where all round one way */
 };
@@ -148,7 +147,7 @@ static const class *find_class(const attn_problem *p)
 
 static const shapes *shapes_of(const class *k, const attn_caps *c)
 {
-    return c->capability == HOPPER && k->hopper ? k->hopper : &k->any;
+    return k->hopper && !attn_cuda_hopper_refusal(c) ? k->hopper : &k->any;
 }
 
 static const tile *find_tile(const attn_problem *p, const attn_caps *c)

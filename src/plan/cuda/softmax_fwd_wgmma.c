@@ -7,7 +7,6 @@
 #include "plan/cuda/variants.h"
 
 enum {
-    CAPABILITY = 90, /* its code runs on no other */
     WARPGROUP = 128,
     ROWS = 64,  /* queries of a warpgroup */
     PANEL = 64, /* columns that lie together */
@@ -82,11 +81,12 @@ static bool whole(const attn_problem *p, int tensor, int64_t dim)
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
+    const char *const why = attn_cuda_hopper_refusal(c);
     const class *const k = find_class(p);
     int64_t groups;
 
-    if (c->capability != CAPABILITY)
-        return "wants compute capability 9.0: other devices do not have its instructions";
+    if (why)
+        return why;
     if (p->type == ATTN_F32)
         return "takes f16 and bf16";
     if (!k)

@@ -24,6 +24,17 @@ bool attn_cuda_counts(const attn_problem *p)
     return attn_max(p->lq, p->lk) <= INT32_MAX - LARGEST_STEP;
 }
 
+const char *attn_cuda_hopper_refusal(const attn_caps *c)
+{
+    enum { HOPPER = 90 };
+
+    if (c->capability != HOPPER)
+        return "wants compute capability 9.0: other devices do not have its instructions";
+    if (c->generic_code)
+        return "the library was built without kernels for sm_90a (nvcc_archs)";
+    return NULL;
+}
+
 const attn_variant *const *attn_cuda_variants(const attn_caps *caps)
 {
     /* a row for each, best first */

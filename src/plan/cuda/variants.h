@@ -15,6 +15,9 @@ int attn_cuda_dim_class(const attn_problem *p);
 /* Queries and keys whose tiles end within 31 bits, for kernels that count so. */
 bool attn_cuda_counts(const attn_problem *p);
 
+/* Why kernels of compute capability 9.0 alone do not run; NULL: they do. */
+const char *attn_cuda_hopper_refusal(const attn_caps *c);
+
 /* Adds what a kernel of linear attention reads of a problem, to a step over its states. */
 void attn_cuda_linear_step(const attn_problem *p, attn_step *step);
 
