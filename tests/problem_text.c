@@ -131,7 +131,7 @@ static void what_is_no_problem_is_named_with_its_position(void **state)
         { GOOD ",pages=4,packed", "page_size = 4 beside packed keys" },
         { GOOD ",offsets,offset=3", "offsets beside offset = 3" },
         { GOOD ",offsets,align=br", "offsets beside align" },
-        { GOOD ",grad=q", "position 39: \"grad=q\"" }, /* of softmax_bwd alone */
+        { GOOD ",grad=q", "\"grad=q\", want gradients of a softmax_bwd problem alone" },
         { "softmax_bwd:", "position 12" },
         { BACK, "lacks grad=" },
         { BACK ",grad=", "each once" },

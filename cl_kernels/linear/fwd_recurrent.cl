@@ -137,7 +137,8 @@ static inline void store_state(const attn_kparams *p, const linear_local *l, __g
                         const linear_unit *u)
 {
     for (int e = 0; e < D && p->has & LHAS_STATE_OUT && u->column < DV; e++)
-        p->state_out[LINEAR_AT(p, state_out, u->b, u->kvh, e, u->column)] = state_get(l, slow, u, e);
+        p->state_out[LINEAR_AT(p, state_out, u->b, u->kvh, e, u->column)] =
+            state_get(l, slow, u, e);
     for (int e = 0; e < D && p->has & LHAS_Z_OUT && u->column == 0; e++)
         p->z_out[LINEAR_AT(p, z_out, u->b, u->kvh, e, 0L)] = l->z[e];
 }

@@ -25,8 +25,9 @@
  * negative, to the row there, of `depth` columns, in a matrix of rows_of rows in panels of
  * `width`. */
 static inline void put_row(const attn_kparams *p, long column, int step, long row, int depth,
-                           long rows_of, int width, const __global ELEM *x, const attn_rows *rows, int at,
-                           int there, int real, int contig, int finite)
+                           long rows_of, int width, const __global ELEM *x,
+                           const attn_rows *rows, int at, int there, int real,
+                           int contig, int finite)
 {
     const long from = there ? address_row(rows, at) : 0;
 

@@ -132,8 +132,10 @@ void attn_softmax_bwd_tile_cpu_bias(SIGNATURE(SOFTMAX_BWD_PARAMS))
     __local floatv term_tile[LARGER(TERMS * NV, 1)], sum[BC * NV], extra[BC * NV];
     __local float rows_a[BC * A_PITCH], rows_b[BC * B_PITCH];
     __local float lse_tile[NR], delta_tile[NR];
-    const attn_panel t = { .a = a, .b = b, .w = w_tile, .ds = ds_tile, .term = term_tile,
-                           .rows_a = rows_a, .rows_b = rows_b, .lse = lse_tile, .delta = delta_tile };
+    const attn_panel t = {
+        .a = a, .b = b, .w = w_tile, .ds = ds_tile, .term = term_tile,
+        .rows_a = rows_a, .rows_b = rows_b, .lse = lse_tile, .delta = delta_tile
+    };
     const attn_kparams p = KPARAMS(SOFTMAX_BWD_PARAMS);
     const attn_part x = part_of(&p, get_group_id(0));
 

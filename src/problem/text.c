@@ -252,7 +252,7 @@ static bool read_value(reader *r, const attn_text_field *f)
     case ATTN_TEXT_PAIR: return pair(value, r->end, to);
     case ATTN_TEXT_WORD: return word(f->words, value, r->end, to);
     case ATTN_TEXT_LAYOUT: return layout(r, value);
-    case ATTN_TEXT_GRAD: return r->backward && gradients(r, value);
+    case ATTN_TEXT_GRAD: return gradients(r, value);
     }
     return false;
 }
@@ -293,6 +293,10 @@ static attn_status read_field(reader *r)
             continue;
         if (r->seen >> k & 1 || *use_of(r) & f->use)
             return bad(r, r->at, once);
+        if (f->kind == ATTN_TEXT_GRAD && !r->backward) {
+            attn_text_add(&want, "gradients of a %s_bwd problem alone", r->by->name);
+            return bad(r, r->at, list);
+        }
         r->seen |= (uint64_t)1 << k;
         return read_value(r, f) ? ATTN_OK : bad(r, r->at, f->want);
     }
