@@ -176,14 +176,13 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
         mem.l_extra[i] = 0.0f;
     }
     feed<T> next = find_feed<T, CAN>(p, mem, begin);
-    const bool first = device_thread() % 32 == 0;    // of its warp
 
     if (!none) {
         stage_q<T, CAN>(p, mem);
         for (int i = 0; i < AHEAD; i++) {
             stage_next<T, CAN>(p, mem, next, i);
             stage_rest<T>(mem, next, i);
-            pass(mem, i, first);
+            pass(mem, i);
         }
     }
     __syncthreads();
@@ -206,15 +205,15 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
             add_outer<0, T::QP, 4 * T::TY, T::KP, 4 * T::TX>(
                 s, f, a, b, min(T::DC, round_up4(p.d) - d));
             stage_rest<T>(mem, next, chunk + AHEAD);
-            pass(mem, chunk, first);
+            pass(mem, chunk);
         }
         if (has<CAN>(p, FEAT_SOFTCAP | FEAT_TERMS)) {
             special_scores<T, CAN>(p, my, mem, s, j0);
-            fold_scores<T, LONG, false>(my, mem, s, 1.0f, j0, o, extra);
+            fold_scores<T, LONG, false>(my, mem, s, { 1.0f, 1.0f }, j0, o, extra);
         } else {
-            const float scale = scale_scores<T>(p, s);
+            const scaling scale = scale_scores<T>(p, s);
 
-            if (j0 < mem.all.first || mem.all.end - j0 < T::BN)
+            if (j0 < mem.all.first || mem.all.end - j0 < T::BN || scale.first != 1.0f)
                 fold_scores<T, LONG, true>(my, mem, s, scale, j0, o, extra);
             else
                 fold_scores<T, LONG, false>(my, mem, s, scale, j0, o, extra);
@@ -242,7 +241,7 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
                 TYPE == TYPE_F32 ? part : o, f, a, b,
                 min(T::JC, round_up4(end - j0 - j)));
             stage_rest<T>(mem, next, chunk + AHEAD);
-            pass(mem, chunk, first);
+            pass(mem, chunk);
         }
         if (TYPE == TYPE_F32)
             add_tile<T, LONG>(o, extra, part);

@@ -58,7 +58,7 @@ template <typename T> DEVICE void init_passing(shared<T> &mem)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     for (int i = 0; i < AHEAD; i++)
-        device_barrier_init(&mem.passed[i], T::THREADS / 32);
+        device_barrier_init(&mem.passed[i], T::THREADS);
 #endif
 }
 
@@ -71,14 +71,12 @@ DEVICE void begin_passing()
 #endif
 }
 
-template <typename T> DEVICE void pass(shared<T> &mem, unsigned chunk, bool first)
+template <typename T> DEVICE void pass(shared<T> &mem, unsigned chunk)
 {
     device_commit();
     device_copied<0>();
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    __syncwarp();
-    if (first)
-        device_barrier_arrive(&mem.passed[chunk % AHEAD]);
+    device_barrier_arrive(&mem.passed[chunk % AHEAD]);    // each lane for itself
 #endif
 }
 

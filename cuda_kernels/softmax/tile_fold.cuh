@@ -34,21 +34,50 @@ DEVICE void add_tile(float (&o)[T::RM][T::RV], rests (&extra)[T::RM][T::RV / 2],
     }
 }
 
+// A thread's own slots of the weights, four rows of a key at a time; of rows i and i ^ FLIP
+// each lies in the other's place.
+template <typename T, int FLIP>
+DEVICE void put_fours(const place<T> &my, shared<T> &mem, const float (&s)[T::RM][T::RN])
+{
+    #pragma unroll
+    for (int c = 0; c < T::RN; c++) {
+        #pragma unroll
+        for (int r = 0; r < T::RM; r += 4)
+            *(float4 *)(mem.weight + (my.tx + c * T::TX) * T::WP + row_of(my, r)) =
+                make_float4(s[r ^ FLIP][c], s[(r + 1) ^ FLIP][c], s[(r + 2) ^ FLIP][c],
+                            s[(r + 3) ^ FLIP][c]);
+    }
+}
+
+template <typename T, int FLIP>
+DEVICE void get_fours(const place<T> &my, const shared<T> &mem, float (&s)[T::RM][T::RN])
+{
+    #pragma unroll
+    for (int c = 0; c < T::RN; c++) {
+        #pragma unroll
+        for (int r = 0; r < T::RM; r += 4) {
+            const float4 x =
+                *(const float4 *)(mem.weight + (my.tx + c * T::TX) * T::WP + row_of(my, r));
+
+            s[r ^ FLIP][c] = x.x;
+            s[(r + 1) ^ FLIP][c] = x.y;
+            s[(r + 2) ^ FLIP][c] = x.z;
+            s[(r + 3) ^ FLIP][c] = x.w;
+        }
+    }
+}
+
 // Softcap, bias, ALiBi and masks: scores go through the thread's own slots of the weights,
-// in a loop, so that the code stays small. Marks the keys that a query sees.
+// in a loop, so that the code stays small. Marks the keys that a query sees. Rows are
+// exchanged, whatever the weights' are, since compilers keep scores where they are stored.
 template <typename T, int CAN>
 DEVICE void special_scores(const attn_kparams &p, const place<T> &my, shared<T> &mem,
                            float (&s)[T::RM][T::RN], int j0)
 {
     const attn_score at = mem.score;
-    float *const w = mem.weight + my.tx * T::WP + 4 * my.ty;
 
-    #pragma unroll
-    for (int r = 0; r < T::RM; r++) {
-        #pragma unroll
-        for (int c = 0; c < T::RN; c++)
-            w[c * T::TX * T::WP + r / 4 * (4 * T::TY) + r % 4] = s[r][c];
-    }
+    __syncwarp();    // its lanes have read the weights before
+    put_fours<T, 1>(my, mem, s);
     if (has<CAN>(p, FEAT_HIDES)) {
         for (int j = threadIdx.x; j < T::BN; j += T::THREADS)
             mem.seen[j] = 0;
@@ -58,37 +87,42 @@ DEVICE void special_scores(const attn_kparams &p, const place<T> &my, shared<T> 
     for (int e = 0; e < T::RM * T::RN; e++) {
         const int r = e / T::RN, c = e % T::RN;
         const int i = row_of<T>(my, r), x = my.tx + c * T::TX;
-        float score = score_value<CAN>(p, w[c * T::TX * T::WP + r / 4 * (4 * T::TY) + r % 4]);
+        float *const own = mem.weight + x * T::WP + row_of<T>(my, r ^ 1);
+        float score = score_value<CAN>(p, *own);
 
         if (has<CAN>(p, FEAT_TERMS))
             score = score_add(score, score_term<CAN>(p, at, i, j0 + x));
         score = score_masked(at, i, j0 + x, score);
         if (has<CAN>(p, FEAT_HIDES) && score != -INFINITE)
             mem.seen[x] = 1;
-        w[c * T::TX * T::WP + r / 4 * (4 * T::TY) + r % 4] = score;
+        *own = score;
     }
-    #pragma unroll
-    for (int r = 0; r < T::RM; r++) {
-        #pragma unroll
-        for (int c = 0; c < T::RN; c++)
-            s[r][c] = w[c * T::TX * T::WP + r / 4 * (4 * T::TY) + r % 4];
-    }
+    get_fours<T, 1>(my, mem, s);
 }
 
-// What scores still have to be multiplied by: the scale, or 1 after it was done here. 16 bits,
-// whose sums of O take other registers, are faster with that; and scales that turn the order
-// of scores, or make them infinite, need it.
-template <typename T> DEVICE float scale_scores(const attn_kparams &p, float (&s)[T::RM][T::RN])
+// What scores are multiplied by before they are masked, and what with the difference from
+// their maximum.
+struct scaling {
+    float first, then;
+};
+
+// The second is the scale, or 1 for scales that turn the order of scores, or make them
+// infinite. 16 bits, whose sums of O take other registers, are faster with scores that are
+// multiplied here.
+template <typename T> DEVICE scaling scale_scores(const attn_kparams &p, float (&s)[T::RM][T::RN])
 {
-    if (TYPE == TYPE_F32 && p.scale > 0.0f && p.scale <= 1.0f)
-        return p.scale;
-    #pragma unroll
-    for (int r = 0; r < T::RM; r++) {
+    const bool late = p.scale > 0.0f && p.scale <= 1.0f;
+
+    if constexpr (TYPE != TYPE_F32) {
         #pragma unroll
-        for (int c = 0; c < T::RN; c++)
-            s[r][c] *= p.scale;
+        for (int r = 0; r < T::RM; r++) {
+            #pragma unroll
+            for (int c = 0; c < T::RN; c++)
+                s[r][c] *= p.scale;
+        }
+        return { 1.0f, 1.0f };
     }
-    return 1.0f;
+    return { late ? 1.0f : p.scale, late ? p.scale : 1.0f };
 }
 
 // state_weight() of score * scale, which is rounded once.
@@ -97,10 +131,11 @@ DEVICE float scaled_weight(float score, float scale, float reference)
     return state_exp2(fmaf(score, scale, -reference) * 1.44269504088896340736f);
 }
 
-// From scores to weights; rows move to their new maximum, and O with them.
+// From scores to weights; rows move to their new maximum, and O with them. Only with MASKED
+// can the first scaling be another than 1.
 template <typename T, bool LONG, bool MASKED>
 DEVICE void fold_scores(const place<T> &my, shared<T> &mem, float (&s)[T::RM][T::RN],
-                        float scale, int j0, float (&o)[T::RM][T::RV],
+                        scaling scale, int j0, float (&o)[T::RM][T::RV],
                         rests (&extra)[T::RM][T::RV / 2])
 {
     const int mine = row_to_share(my);
@@ -115,12 +150,12 @@ DEVICE void fold_scores(const place<T> &my, shared<T> &mem, float (&s)[T::RM][T:
         for (int c = 0; c < T::RN; c++) {
             if (MASKED)
                 s[r][c] = score_masked(mem.score, row_of(my, r), j0 + my.tx + c * T::TX,
-                                       s[r][c]);
+                                       s[r][c] * scale.first);
             top[r] = state_max(s[r][c], top[r]);
         }
     }
 
-    const float my_factor = state_fold(&row, row_shared<T, true>(my, top) * scale);
+    const float my_factor = state_fold(&row, row_shared<T, true>(my, top) * scale.then);
 
     mem.m[mine] = row.m;
     mem.factor[mine] = my_factor;
@@ -134,18 +169,11 @@ DEVICE void fold_scores(const place<T> &my, shared<T> &mem, float (&s)[T::RM][T:
         sum[r] = 0.0f;
         #pragma unroll
         for (int c = 0; c < T::RN; c++) {
-            s[r][c] = scaled_weight(s[r][c], scale, reference);
+            s[r][c] = scaled_weight(s[r][c], scale.then, reference);
             sum[r] += s[r][c];
         }
     }
-    #pragma unroll
-    for (int c = 0; c < T::RN; c++) {
-        #pragma unroll
-        for (int r = 0; r < T::RM; r += 4)
-            *(float4 *)(mem.weight + (my.tx + c * T::TX) * T::WP + row_of(my, r)) =
-                make_float4(s[r ^ SWAP][c], s[(r + 1) ^ SWAP][c], s[(r + 2) ^ SWAP][c],
-                            s[(r + 3) ^ SWAP][c]);
-    }
+    put_fours<T, SWAP>(my, mem, s);
 
     const float my_sum = row_shared<T, false>(my, sum);
 
