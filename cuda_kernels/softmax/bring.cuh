@@ -21,14 +21,6 @@ struct place_in_map {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// One arrival a warp.
-DEVICE void arrive(device_barrier *b)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        device_barrier_arrive(b);
-}
-
 // Begins to bring a box of a map, rows from `row` on, into a tile. By one thread, which arrives
 // once at the barrier.
 template <int HEIGHT, int CHUNKS>
@@ -44,24 +36,20 @@ DEVICE void begin_box(float4 *to, const attn_map *map, int row, const place_in_m
                         at.batch, full);
 }
 
-// The same by THREADS, whole warps, each of which arrives once at the barrier, or, EACH, as often
-// as it has threads; likewise below.
-template <int HEIGHT, int CHUNKS, int THREADS = 128, bool EACH = false>
+// The same by the first of so many threads, which arrives for the others too.
+template <int HEIGHT, int CHUNKS, int THREADS>
 DEVICE void bring_box(float4 *to, const attn_map *map, int row, const place_in_map &at,
                       device_barrier *full)
 {
     if (device_thread() % THREADS == 0) {
         begin_box<HEIGHT, CHUNKS>(to, map, row, at, full);
-        if (EACH)
-            device_barrier_arrive(full, THREADS - 1);
-    } else if (device_thread() % 32 == 0 && !EACH) {
-        device_barrier_arrive(full);
+        device_barrier_arrive(full, THREADS - 1);
     }
 }
 
-// Brings rows j .. j + HEIGHT - 1 into a tile where no map can. TOGETHER: rows of a thread whose
-// addresses are found side by side; 4 take 40 registers.
-template <int HEIGHT, int CHUNKS, int TOGETHER, int THREADS = 128, bool EACH = false>
+// Brings rows j .. j + HEIGHT - 1 into a tile where no map can, by so many threads, each of which
+// arrives. TOGETHER: rows of a thread whose addresses are found side by side; 4 take 40 registers.
+template <int HEIGHT, int CHUNKS, int TOGETHER, int THREADS>
 DEVICE void bring_rows(float4 *to, const source &from, int j, device_barrier *full)
 {
     constexpr int PASS = THREADS / CHUNKS;    // rows at once
@@ -87,10 +75,7 @@ DEVICE void bring_rows(float4 *to, const source &from, int j, device_barrier *fu
     // products read what the copy engine wrote, or else what was handed over to it
     device_copied<0>();
     device_copies_to_products();
-    if (EACH)
-        device_barrier_arrive(full);
-    else
-        arrive(full);
+    device_barrier_arrive(full);
 }
 
 #endif

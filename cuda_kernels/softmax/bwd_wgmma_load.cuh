@@ -21,7 +21,7 @@ DEVICE void load_own(const attn_kparams &p, const attn_maps &maps, back_shared<T
         const place_in_map at = { (int)group.seq.k_first, group.owner,
                                   has<CAN>(p, FEAT_PACKED_K) ? 0 : (int)group.b };
 
-        bring_box<T::BM, CHUNKS_K, 32, true>(to, is_v ? &maps.v : &maps.k, group.first, at,
+        bring_box<T::BM, CHUNKS_K, 32>(to, is_v ? &maps.v : &maps.k, group.first, at,
                                        &mem.full_own);
         return;
     }
@@ -31,7 +31,7 @@ DEVICE void load_own(const attn_kparams &p, const attn_maps &maps, back_shared<T
                                : ADDRESS_KEYS(p, k, group.seq, group.b, group.owner),
                           own, is_v ? p.dv : p.d };
 
-    bring_rows<T::BM, CHUNKS_K, 1, 32, true>(to, from, group.first, &mem.full_own);
+    bring_rows<T::BM, CHUNKS_K, 1, 32>(to, from, group.first, &mem.full_own);
 }
 
 // Brings LSE, delta and, of f16, |dO| of a step, by a warp.
@@ -67,7 +67,7 @@ DEVICE void load_step(const attn_kparams &p, const attn_maps &maps, back_shared<
         const place_in_map in = { (int)group.seq.q_first, at.h,
                                   has<CAN>(p, FEAT_PACKED_Q) ? 0 : (int)group.b };
 
-        bring_box<T::BN, CHUNKS_K, 32, true>(to, is_o ? &maps.o : &maps.q, at.i0, in, full);
+        bring_box<T::BN, CHUNKS_K, 32>(to, is_o ? &maps.o : &maps.q, at.i0, in, full);
         return;
     }
 
@@ -75,7 +75,7 @@ DEVICE void load_step(const attn_kparams &p, const attn_maps &maps, back_shared<
     const source from = { mem.from[is_o].x, is_o ? head.o_rows : head.q_rows,
                           { at.i0 + at.lo, at.i0 + at.n }, mem.from[is_o].depth };
 
-    bring_rows<T::BN, CHUNKS_K, 1, 32, true>(to, from, at.i0, full);
+    bring_rows<T::BN, CHUNKS_K, 1, 32>(to, from, at.i0, full);
 }
 
 // Step after step as they are written down and its slot is free, a warp each for Q, for dO,

@@ -163,13 +163,13 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
         device_meet<256>(TURNS + wg);
         device_pass<256>(next);
         device_barrier_wait(&mem.full_k[in.slot], in.parity);
-        arrive(&mem.empty_k[in.slot]);
+        device_barrier_arrive(&mem.empty_k[in.slot]);
     };
     const auto pass_over_v = [&](int n) {
         const place_of_v<T> in(n);
 
         device_barrier_wait(&mem.full_v[in.slot], in.parity);
-        arrive(&mem.empty_v[in.slot]);
+        device_barrier_arrive(&mem.empty_v[in.slot]);
     };
     const auto pass_over = [&](int n, int end) {
         #pragma unroll 1
@@ -180,9 +180,9 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
     };
     // a tile's scores of a step, by its number over all tiles, are there
     const auto leave_k = [&](const wgmma_work<T> &work, int t, int n) {
-        arrive(&mem.empty_k[place_of_k<T>(n).slot]);
+        device_barrier_arrive(&mem.empty_k[place_of_k<T>(n).slot]);
         if (EARLY && n == work.base + part_of(work).end - 1)
-            arrive(&mem.empty_q[t % T::QUERIES][wg]);
+            device_barrier_arrive(&mem.empty_q[t % T::QUERIES][wg]);
     };
     const auto forget_rows = [&] {
         my.m[0][0] = my.m[0][1] = -INFINITE;
@@ -203,7 +203,7 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
         // later than its scores were there: until O was written the loading group left that
         // one's work, and this barrier is not to go on before it was waited for
         if (EARLY && begun && part_of(work).first == part_of(work).end - 1)
-            arrive(&mem.empty_q[here.slot][wg]);
+            device_barrier_arrive(&mem.empty_q[here.slot][wg]);
 
         #pragma unroll
         for (int i = 0; i < T::VT * 4; i++)
@@ -227,7 +227,7 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
                 fold(work, n - work.base, is_masked(work, n - work.base), first_step());
                 pack_weights<T>(s, NULL, w);
             } else if (EARLY) {
-                arrive(&mem.empty_q[here.slot][wg]);
+                device_barrier_arrive(&mem.empty_q[here.slot][wg]);
             }
         }
         n++;
@@ -251,7 +251,7 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
 
                 device_products_wait<0>();
                 device_products_hold(my.o[0]);
-                arrive(&mem.empty_v[v_in.slot]);
+                device_barrier_arrive(&mem.empty_v[v_in.slot]);
                 if (r.moves)
                     move_rows(my, r);
                 pack_weights<T>(s, NULL, w);
@@ -296,13 +296,13 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
             begin_values<T>(w, mem.v[v_slot], my);
             device_pass<256>(next);
             device_products_wait<1>();
-            arrive(&mem.empty_k[k_in.slot]);
+            device_barrier_arrive(&mem.empty_k[k_in.slot]);
             m[0] = my.m[0][0], m[1] = my.m[0][1], l[0] = my.l[0][0], l[1] = my.l[0][1];
             forget_rows();
             fold(after, n - after.base, is_masked(after, n - after.base), first_step());
             device_products_wait<0>();
             device_products_hold(my.o[0]);
-            arrive(&mem.empty_v[v_slot]);
+            device_barrier_arrive(&mem.empty_v[v_slot]);
             pack_weights<T>(s, NULL, w);
             #pragma unroll 1
             for (int i = after.base; i < n; i++)
@@ -314,7 +314,7 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
                 begin_values<T>(w, mem.v[v_slot], my);
                 device_products_wait<0>();
                 device_products_hold(my.o[0]);
-                arrive(&mem.empty_v[v_slot]);
+                device_barrier_arrive(&mem.empty_v[v_slot]);
             }
             pass_over(work.base + last + 1, work.base + work.steps);
         }
@@ -324,7 +324,7 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
         write_rows<T, CAN, T::O_PARTS>(p, work, x, mem.o + x * CHUNKS_V / T::O_PARTS,
                                        scaled ? 1.0f : p.scale, my);
         if (!EARLY)
-            arrive(&mem.empty_q[here.slot][wg]);
+            device_barrier_arrive(&mem.empty_q[here.slot][wg]);
         if (begun)
             exchange(my, m, l);
     }
@@ -348,16 +348,16 @@ DEVICE void fwd_wgmma(const attn_kparams &p, const attn_maps &maps)
             mem.section = ceil_div(heads, ceil_div(heads, most)) * p.group;
         }
         for (int i = 0; i < T::QUERIES * T::WGS; i++) {
-            device_barrier_init(&mem.full_q[i / T::WGS][i % T::WGS], 2);
-            device_barrier_init(&mem.empty_q[i / T::WGS][i % T::WGS], 4);
+            device_barrier_init(&mem.full_q[i / T::WGS][i % T::WGS], BRINGERS);
+            device_barrier_init(&mem.empty_q[i / T::WGS][i % T::WGS], 128);
         }
         for (int i = 0; i < T::STAGES_K; i++) {
-            device_barrier_init(&mem.full_k[i], 2);
-            device_barrier_init(&mem.empty_k[i], 4 * T::WGS);
+            device_barrier_init(&mem.full_k[i], BRINGERS);
+            device_barrier_init(&mem.empty_k[i], 128 * T::WGS);
         }
         for (int i = 0; i < T::STAGES_V; i++) {
-            device_barrier_init(&mem.full_v[i], 2);
-            device_barrier_init(&mem.empty_v[i], 4 * T::WGS);
+            device_barrier_init(&mem.full_v[i], BRINGERS);
+            device_barrier_init(&mem.empty_v[i], 128 * T::WGS);
         }
     }
     device_barriers_ready();

@@ -33,6 +33,7 @@ struct wgmma {
 
 // Slots of work: of the tile whose O is written, of the next, of those after it.
 enum { WORKS = 4, LOADERS = 1, TURNS = 2, HANDS = 15 };
+enum { BRINGERS = 64 };    // threads that bring rows which no map can: arrivals at a full slot
 
 // A tile's work. Steps go from the last keys, `last` the number of those, to the first; the
 // group has done `base` steps before. boxed: those that maps bring; of each warpgroup those

@@ -8,7 +8,7 @@
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Rows of Q, K or V come to a slot that is empty: as a box of a map, which the warp begins that
-// COPIES, or else by two others, which it tells when. Two arrivals.
+// COPIES, or else by two others, which it tells when. As many arrivals as those have lanes.
 template <typename T, bool COPIES, int HEIGHT, int CHUNKS>
 DEVICE void bring(bool box, float4 *to, const attn_map &map, const source &from, int row,
                   const place_in_map &at, device_barrier *empty, uint32_t parity,
@@ -20,11 +20,11 @@ DEVICE void bring(bool box, float4 *to, const attn_map &map, const source &from,
             device_meet<96>(HANDS);
         } else if (threadIdx.x % 32 == 0) {
             begin_box<HEIGHT, CHUNKS>(to, &map, row, at, full);
-            device_barrier_arrive(full);
+            device_barrier_arrive(full, BRINGERS - 1);
         }
     } else if (!box) {
         device_meet<96>(HANDS);
-        bring_rows<HEIGHT, CHUNKS, T::TOGETHER, 64>(to, from, row, full);
+        bring_rows<HEIGHT, CHUNKS, T::TOGETHER, BRINGERS>(to, from, row, full);
     }
 }
 
@@ -48,7 +48,7 @@ DEVICE void bring_queries(const attn_maps &maps, int t, wgmma_shared<T> &mem)
         } else if (COPIES) {
             device_barrier_wait(empty, in.parity ^ 1);
             if (threadIdx.x % 32 == 0)
-                device_barrier_arrive(full, 2);
+                device_barrier_arrive(full, BRINGERS);
         }
     }
 }
