@@ -32,7 +32,8 @@ struct wgmma {
 };
 
 // Slots of work: of the tile whose O is written, of the next, of those after it.
-enum { WORKS = 4, LOADERS = 1, TURNS = 2, HANDS = 15 };
+enum { WORKS = 4, LOADERS = 1, TURNS = 2, ASKED = 14, HANDS = 15 };
+enum { SOON = 8 };         // steps to a tile's end when the next is asked for
 enum { BRINGERS = 64 };    // threads that bring rows which no map can: arrivals at a full slot
 
 // A tile's work. Steps go from the last keys, `last` the number of those, to the first; the
@@ -124,7 +125,7 @@ DEVICE void find_steps(const attn_kparams &p, bool mapped, wgmma_work<T> &work)
     device_forget();
     #pragma unroll 1
     for (int wg = 0; wg < T::WGS; wg++) {
-        const int i = work.i0 + wg * 64, n = clamp(work.seq.queries - i, 0, 64);
+        const int i = work.i0 + wg * 64, n = clamp(work.queries - wg * 64, 0, 64);
 
         work.part[wg] = steps_over<T>(work.last, range_any<CAN>(p, work.seq, i, n));
         device_forget();
@@ -139,7 +140,7 @@ DEVICE void find_work(const attn_kparams &p, const attn_maps &maps, int at,
                       wgmma_shared<T> &mem, wgmma_work<T> &work)
 {
     const int tiles = mem.tiles;
-    int tile = at % tiles, head = at / tiles;
+    int tile = at % tiles, head = at / tiles, before = 0;
 
     work.queries = -1;
     work.steps = 0;
@@ -152,15 +153,18 @@ DEVICE void find_work(const attn_kparams &p, const attn_maps &maps, int at,
 
         head = first + rest % width;
         tile = tiles - 1 - rest / width;
+        // the tile that is not whole is the first, which has the least keys
+        before = tiles * T::BM - p.len_q;
     }
 
-    const int h = head % p.heads_q, i0 = tile * T::BM;
+    const int h = head % p.heads_q, i0 = max(tile * T::BM - before, 0);
+    const int end = (tile + 1) * T::BM - before;
     const int64_t b = head / p.heads_q;
     const attn_sequence &seq = work.seq;
 
     work.seq = range_sequence<CAN>(p, b);
     device_forget();
-    describe_work<CAN>(p, work.seq, b, h, i0, clamp(work.seq.queries - i0, 0, T::BM), work);
+    describe_work<CAN>(p, work.seq, b, h, i0, max(min(work.seq.queries, end) - i0, 0), work);
 
     const int kv = address_head_kv(p, h);
     const int b_q = has<CAN>(p, FEAT_PACKED_Q) ? 0 : (int)b;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // softmax/wgmma_load.cuh: the loading warpgroup of fwd_wgmma.cu. One warp finds the work of
-// tiles, up to two ahead; one begins copies of boxes and waits for nothing but empty slots; two
-// bring rows that no map can. All three walk the same tiles and steps, and meet once a tile.
+// tiles; one begins copies of boxes and waits for nothing but empty slots; two bring rows that
+// no map can. These three walk the same tiles and steps. They ask for the next tile as late as
+// it can be found, lest a group holds long tiles that others are free for, and meet the one who
+// finds it once a tile.
 #pragma once
 #include "softmax/wgmma.cuh"
 
@@ -53,6 +55,9 @@ DEVICE void bring_queries(const attn_maps &maps, int t, wgmma_shared<T> &mem)
     }
 }
 
+// A tile so short that the next is asked for when its work is known.
+DEVICE bool is_short(int steps) { return steps < SOON; }
+
 // By three warps of the loading group. What a copy wants is in registers before its slot is
 // free. K is a step ahead of V, over the ends of tiles too.
 template <typename T, bool COPIES>
@@ -77,6 +82,14 @@ DEVICE void bring_tiles(const attn_maps &maps, wgmma_shared<T> &mem)
                                               &mem.full_v[in.slot]);
         };
         const int last = max(steps - 1, 0);
+        // the work of the next tile is there; the one after it is asked for now, or later
+        const auto meet_finder = [&] {
+            const wgmma_work<T> &next = mem.work[(t + 1) % WORKS];
+
+            device_meet<128>(LOADERS);
+            if (next.queries >= 0 && is_short(next.steps))
+                device_pass<128>(ASKED);
+        };
 
         #pragma unroll 1
         for (int i = 0; i <= last; i++, row -= T::BN) {
@@ -101,19 +114,23 @@ DEVICE void bring_tiles(const attn_maps &maps, wgmma_shared<T> &mem)
             if (i > 0)
                 bring_values(work, base + i - 1, row + T::BN,
                              i > boxed.first && i <= boxed.end, at);
-            // Q waits for the O before it in its slot, or, where there is one slot, for
-            // the last scores before; not before the steps that may begin beside that O. The work
-            // two tiles ahead may be found when O two tiles before is written
+            if (!is_short(steps) && i == steps - SOON)
+                device_pass<128>(ASKED);
+            // Q waits for the O before it in its slot, or, where there is one slot, for the last
+            // scores before; not before the steps that may begin beside that O. When the Q of a
+            // tile is brought, O two tiles before is written: the next tile's work has the slot
+            // of the one before that
             if (T::QUERIES > 1 && i == max(last - 4, min(last, T::STAGES_V - 1))) {
-                device_meet<128>(LOADERS);
+                meet_finder();
                 bring_queries<T, COPIES>(maps, t + 1, mem);
             }
-            if (T::QUERIES == 1 && i == 0) {
-                if (t >= 0)
+            if (T::QUERIES == 1) {
+                if (i == 0 && t >= 0)
                     bring_queries<T, COPIES>(maps, t, mem);
-                if (t >= 0 && work.queries < 0)
+                if (work.queries < 0 && t >= 0)
                     return;
-                device_meet<128>(LOADERS);
+                if (i == last)
+                    meet_finder();
             }
         }
     }
@@ -140,6 +157,7 @@ DEVICE void find_tiles(const attn_kparams &p, const attn_maps &maps, wgmma_share
         device_meet<128>(LOADERS);
         if (work.queries < 0)
             return;
+        device_meet<128>(ASKED);
     }
 }
 
