@@ -12,13 +12,15 @@
 // Grid      1-D, as many groups as fit the device, each with one tile after another: every
 //           so-manieth in _plain, else the next that nobody has, by a counter in the
 //           workspace, which is 0 at the beginning; with a right bound the longest first, in
-//           sections of heads whose K and V fit the L2
+//           sections of heads whose K and V fit the L2, and of a head the first tile is the one
+//           that is not whole
 // Block     128 * (1 + WGS) threads, 1-D: the loading warpgroup first
 // Shared    dynamic: tiles of Q, rings of STAGES steps of K and of V, O on its way, barriers,
 //           work
-// Barriers  full and empty ones in shared memory for each slot of Q and of a ring; named ones
-//           for the loading warpgroup (1), for three of its warps (15) and the turns
-//           (2 + warpgroup)
+// Barriers  in shared memory, where every lane arrives for itself, since racecheck follows
+//           nothing else: full and empty ones for each slot of Q and of a ring, known and left
+//           ones for each of work. Named ones: for asking for work (1), for three warps of the
+//           loading group (15) and for the turns (2 + warpgroup)
 // Layout    Q, K, V: rows of 16-byte chunks at multiples of 16 bytes; O any strides
 // Numerics  as fwd_mma.cu. Steps lie on a grid that begins at key 0
 // Features  ranges of keys, packed sequences; softcap in _capped; no other that looks at single
@@ -85,15 +87,6 @@ DEVICE void begin_values(const weights<T> &w, const float4 *v, rows_state<T> &my
     device_products_commit();
 }
 
-// Steps one after another, of which some have keys that are hidden from some queries, or none.
-template <bool MASKED_> struct steps {
-    static constexpr bool MASKED = MASKED_, FIRST = false;
-};
-
-struct first_step {
-    static constexpr bool FIRST = true;
-};
-
 // A tile's maxima and sums against those of another.
 template <typename T> DEVICE void exchange(rows_state<T> &my, float (&m)[2], float (&l)[2])
 {
@@ -115,6 +108,9 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
     const bool scaled = capped || !(p.scale > 0.0f && p.scale < 1e30f);
     const float log2_e = 1.44269504088896340736f;
     const float unit = scaled ? log2_e : p.scale * log2_e;
+    // score_value() without a division for each score, which is a call that registers are too
+    // few for
+    const float uncap = capped ? fminf(1.0f / p.softcap, 3e38f) : 1.0f;
     // the warp's first row in the group, found anew where it is wanted
     const auto first_row = [] { return (device_thread() / 32 - 4) * 16; };
 
@@ -124,98 +120,118 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
     scores<T> s;
     weights<T> w;
     score_limits<T> limits;
-    bool begun = false;    // the tile's first step is in the weights
-    constexpr bool EARLY = T::QUERIES == 1;    // Q's slot is left before O is written
+    // the tile before has been through all but its last product with V, and O
+    bool begun = false;
+    constexpr bool STREAMS = !(CAN & FEAT_SOFTCAP) || T::WGS < 3;    // else registers are too few
 
-    // the scores of step i become weights; of the tile's first without a look at limits
-    const auto fold = [&](const wgmma_work<T> &work, int i, bool masked, auto kind) {
+    no_limits(limits);
+
+    // the scores of a step, which begins with that key, become weights
+    const auto fold = [&](const wgmma_work<T> &work, int key, bool masked) {
         device_products_hold(s[0]);
         if (scaled) {
             #pragma unroll
             for (int e = 0; e < T::NT * 4; e++) {
                 float &x = s[0][e / 4][e % 4];
 
-                x = capped ? score_value<CAN>(p, x) : x * p.scale;
+                x *= p.scale;
+                if (capped)
+                    x = p.softcap * tanhf(x * uncap);
             }
         }
         if (masked)
-            mask_scores<T>(work.score, first_row(), work.key(i), s);
+            hide_scores<T>(work.score, first_row(), key, s);
 
-        const references<T> r = kind.FIRST ? find_references(my, unit, s)
-                                           : find_references(my, unit, s, limits);
+        const references<T> r = find_references(my, unit, s, limits);
 
-        if (kind.FIRST)
-            find_limits(my, unit, limits);
         weigh(my, r, unit, s);
         return r;
     };
-    // the steps that queries of the warpgroup see keys of
-    const auto part_of = [&](const wgmma_work<T> &work) {
-        return CAN == (CAN_PLAIN) ? attn_range{ 0, work.steps } : work.part[wg];
-    };
-    // some of the keys of step i are hidden from some of the queries
-    const auto is_masked = [&](const wgmma_work<T> &work, int i) {
-        return i < work.clear[wg].first || i >= work.clear[wg].end;
-    };
-    const auto pass_over_k = [&](int n) {
-        const place_of_k<T> in(n);
+    const auto pass_over_k = [&](int n, int end) {
+        #pragma unroll 1
+        for (; n < end; n++) {
+            const place_of_k<T> in(n);
 
-        device_meet<256>(TURNS + wg);
-        device_pass<256>(next);
-        device_barrier_wait(&mem.full_k[in.slot], in.parity);
-        device_barrier_arrive(&mem.empty_k[in.slot]);
+            device_meet<256>(TURNS + wg);
+            device_pass<256>(next);
+            device_barrier_wait(&mem.full_k[in.slot], in.parity);
+            device_barrier_arrive(&mem.empty_k[in.slot]);
+        }
     };
-    const auto pass_over_v = [&](int n) {
-        const place_of_v<T> in(n);
+    const auto pass_over_v = [&](int n, int end) {
+        #pragma unroll 1
+        for (; n < end; n++) {
+            const place_of_v<T> in(n);
 
-        device_barrier_wait(&mem.full_v[in.slot], in.parity);
-        device_barrier_arrive(&mem.empty_v[in.slot]);
+            device_barrier_wait(&mem.full_v[in.slot], in.parity);
+            device_barrier_arrive(&mem.empty_v[in.slot]);
+        }
     };
     const auto pass_over = [&](int n, int end) {
         #pragma unroll 1
-        for (; n < end; n++) {
-            pass_over_k(n);
-            pass_over_v(n);
-        }
+        for (; n < end; n++)
+            pass_over_k(n, n + 1), pass_over_v(n, n + 1);
     };
-    // a tile's scores of a step, by its number over all tiles, are there
-    const auto leave_k = [&](const wgmma_work<T> &work, int t, int n) {
-        device_barrier_arrive(&mem.empty_k[place_of_k<T>(n).slot]);
-        if (EARLY && n == work.base + part_of(work).end - 1)
-            device_barrier_arrive(&mem.empty_q[t % T::QUERIES][wg]);
-    };
+    // of no key yet
     const auto forget_rows = [&] {
         my.m[0][0] = my.m[0][1] = -INFINITE;
         my.l[0][0] = my.l[0][1] = 0.0f;
+        no_limits(limits);
+    };
+    const auto forget_values = [&] {
+        #pragma unroll
+        for (int i = 0; i < T::VT * 4; i++)
+            my.o[0][i / 4][i % 4] = 0.0f;
+    };
+    const auto write = [&](const wgmma_work<T> &work, int t) {
+        const int x = first_row();
+
+        write_rows<T, CAN, T::O_PARTS>(p, work, x, mem.o + x * CHUNKS_V / T::O_PARTS,
+                                       scaled ? 1.0f : p.scale, my);
+        device_barrier_arrive(&mem.left[t % WORKS]);
+    };
+    const auto part_of = [&](const wgmma_work<T> &work) {
+        wgmma_part part = work.part[wg];
+
+        if (CAN == (CAN_PLAIN))
+            part.first = 0, part.end = work.steps;
+        return part;
+    };
+    // a tile's work and its Q are there
+    const auto see_tile = [&](int t) {
+        const place_of_q<T> in(t);
+
+        wait_for_work(mem, t);
+        device_barrier_wait(&mem.full_q[in.slot][wg], in.parity);
     };
 
+    see_tile(0);
     for (int t = 0;; t++) {
         const wgmma_work<T> &work = mem.work[t % WORKS];
         const place_of_q<T> here(t);
         const float4 *const q = mem.q[here.slot][wg];
 
-        device_barrier_wait(&mem.full_q[here.slot][wg], here.parity);
         if (work.queries < 0) {
             if (wg == 0)    // nobody takes the last turn that was passed on
                 device_meet<256>(TURNS);
             return;
         }
-        // later than its scores were there: until O was written the loading group left that
-        // one's work, and this barrier is not to go on before it was waited for
-        if (EARLY && begun && part_of(work).first == part_of(work).end - 1)
-            device_barrier_arrive(&mem.empty_q[here.slot][wg]);
 
-        #pragma unroll
-        for (int i = 0; i < T::VT * 4; i++)
-            my.o[0][i / 4][i % 4] = 0.0f;
+        // steps by their numbers over all tiles
+        const int first = work.base + part_of(work).first, end = work.base + part_of(work).end;
+        int n = first;
+        const auto is_masked = [&](int n) {
+            return n - work.base < work.part[wg].clear ||
+                   (CAN != (CAN_PLAIN) && n - work.base >= work.part[wg].hides);
+        };
 
-        // steps by their numbers over all tiles, and few of those: registers are short
-        int n = work.base + part_of(work).first;
-
-        if (!begun) {
+        if (begun) {
+            pass_over_k(work.base, n);
+        } else {
             forget_rows();
+            forget_values();
             pass_over(work.base, n);
-            if (part_of(work).first < part_of(work).end) {
+            if (n < end) {
                 const place_of_k<T> in(n);
 
                 device_barrier_wait(&mem.full_k[in.slot], in.parity);
@@ -223,110 +239,85 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
                 begin_scores<T>(q, mem.k[in.slot], s);
                 device_pass<256>(next);
                 device_products_wait<0>();
-                leave_k(work, t, n);
-                fold(work, n - work.base, is_masked(work, n - work.base), first_step());
+                device_barrier_arrive(&mem.empty_k[in.slot]);
+                if (n == end - 1)
+                    device_barrier_arrive(&mem.empty_q[here.slot][wg]);
+                fold(work, work.key(n - work.base), is_masked(n));
                 pack_weights<T>(s, NULL, w);
-            } else if (EARLY) {
+                n++;
+            } else {
                 device_barrier_arrive(&mem.empty_q[here.slot][wg]);
             }
         }
-        n++;
 
-        const auto walk = [&](int end, auto kind) {
-            #pragma unroll 1
-            for (; n < end; n++) {
-                const place_of_k<T> k_in(n);
-                const place_of_v<T> v_in(n - 1);
+        #pragma unroll 1
+        for (; n < end; n++) {
+            const place_of_k<T> k_in(n);
+            const place_of_v<T> v_in(begun ? work.base - 1 : n - 1);    // of the weights
+            const bool masked = is_masked(n);
+            float m[2], l[2];    // of the tile that is written, where this one begins
 
-                device_barrier_wait(&mem.full_k[k_in.slot], k_in.parity);
-                device_meet<256>(TURNS + wg);
-                begin_scores<T>(q, mem.k[k_in.slot], s);
-                device_barrier_wait(&mem.full_v[v_in.slot], v_in.parity);
-                begin_values<T>(w, mem.v[v_in.slot], my);
-                device_pass<256>(next);
-                device_products_wait<1>();
-                leave_k(work, t, n);
-
-                const references<T> r = fold(work, n - work.base, kind.MASKED, kind);
-
-                device_products_wait<0>();
-                device_products_hold(my.o[0]);
-                device_barrier_arrive(&mem.empty_v[v_in.slot]);
-                if (r.moves)
-                    move_rows(my, r);
-                pack_weights<T>(s, NULL, w);
+            device_barrier_wait(&mem.full_k[k_in.slot], k_in.parity);
+            device_meet<256>(TURNS + wg);
+            begin_scores<T>(q, mem.k[k_in.slot], s);
+            device_barrier_wait(&mem.full_v[v_in.slot], v_in.parity);
+            begin_values<T>(w, mem.v[v_in.slot], my);
+            device_pass<256>(next);
+            device_products_wait<1>();
+            device_barrier_arrive(&mem.empty_k[k_in.slot]);
+            if (n == end - 1)
+                device_barrier_arrive(&mem.empty_q[here.slot][wg]);
+            if (begun) {
+                m[0] = my.m[0][0], m[1] = my.m[0][1], l[0] = my.l[0][0], l[1] = my.l[0][1];
+                forget_rows();
             }
-        };
 
-        if (CAN != (CAN_PLAIN)) {
-            walk(work.base + min(work.clear[wg].first, part_of(work).end), steps<true>());
-            walk(work.base + min(work.clear[wg].end, part_of(work).end), steps<false>());
+            const references<T> r = fold(work, work.key(n - work.base), masked);
+
+            device_products_wait<0>();
+            device_products_hold(my.o[0]);
+            device_barrier_arrive(&mem.empty_v[v_in.slot]);
+            if (r.moves && !begun)
+                move_rows(my, r);
+            pack_weights<T>(s, NULL, w);
+            if (begun) {
+                pass_over_v(work.base, n);
+                exchange(my, m, l);
+                write(mem.work[(t - 1) & (WORKS - 1)], t - 1);
+                exchange(my, m, l);
+                forget_values();
+                begun = false;
+            }
         }
-        walk(work.base + part_of(work).end, steps<CAN != (CAN_PLAIN)>());
 
         // the tile's last product with V, beside the next one's first with K where there are
         // both, the rings have room for the steps between, and nobody waits for turns of this
         // tile's while the next one's Q is waited for
-        const wgmma_work<T> &after = mem.work[(t + 1) % WORKS];
-        const int last = part_of(work).end - 1;    // -1: it sees no key
-        const int v_slot = place_of_v<T>(work.base + last).slot;
-        float m[2], l[2];    // of the tile that is written, where the next has begun
+        const bool sees = first < end, streams = STREAMS && sees && end == work.base + work.steps;
 
-        begun = last >= 0 && last == work.steps - 1;
-        if (begun) {
-            const place_of_q<T> there(t + 1);
+        begun = false;
+        if (streams) {
+            const wgmma_work<T> &after = mem.work[(t + 1) % WORKS];
 
-            device_barrier_wait(&mem.full_q[there.slot][wg], there.parity);
-
-            const attn_range part = part_of(after);
-
-            begun = after.steps > 0 && part.first < min(part.end, (int)T::STAGES_V);
+            see_tile(t + 1);
+            begun = after.steps > 0 &&
+                    part_of(after).first < min(part_of(after).end, (int)T::STAGES_V);
         }
-        if (begun) {
-            const int n = after.base + part_of(after).first;
-            const place_of_k<T> k_in(n);
+        if (!begun) {
+            if (sees) {
+                const place_of_v<T> in(end - 1);
 
-            #pragma unroll 1
-            for (int i = after.base; i < n; i++)
-                pass_over_k(i);
-            device_barrier_wait(&mem.full_k[k_in.slot], k_in.parity);
-            device_meet<256>(TURNS + wg);
-            begin_scores<T>(mem.q[(t + 1) % T::QUERIES][wg], mem.k[k_in.slot], s);
-            device_barrier_wait(&mem.full_v[v_slot], place_of_v<T>(work.base + last).parity);
-            begin_values<T>(w, mem.v[v_slot], my);
-            device_pass<256>(next);
-            device_products_wait<1>();
-            device_barrier_arrive(&mem.empty_k[k_in.slot]);
-            m[0] = my.m[0][0], m[1] = my.m[0][1], l[0] = my.l[0][0], l[1] = my.l[0][1];
-            forget_rows();
-            fold(after, n - after.base, is_masked(after, n - after.base), first_step());
-            device_products_wait<0>();
-            device_products_hold(my.o[0]);
-            device_barrier_arrive(&mem.empty_v[v_slot]);
-            pack_weights<T>(s, NULL, w);
-            #pragma unroll 1
-            for (int i = after.base; i < n; i++)
-                pass_over_v(i);
-            exchange(my, m, l);
-        } else {
-            if (last >= 0) {
-                device_barrier_wait(&mem.full_v[v_slot], place_of_v<T>(work.base + last).parity);
-                begin_values<T>(w, mem.v[v_slot], my);
+                device_barrier_wait(&mem.full_v[in.slot], in.parity);
+                begin_values<T>(w, mem.v[in.slot], my);
                 device_products_wait<0>();
                 device_products_hold(my.o[0]);
-                device_barrier_arrive(&mem.empty_v[v_slot]);
+                device_barrier_arrive(&mem.empty_v[in.slot]);
             }
-            pass_over(work.base + last + 1, work.base + work.steps);
+            pass_over(end, work.base + work.steps);
+            write(work, t);
+            if (!streams)
+                see_tile(t + 1);
         }
-
-        const int x = first_row();
-
-        write_rows<T, CAN, T::O_PARTS>(p, work, x, mem.o + x * CHUNKS_V / T::O_PARTS,
-                                       scaled ? 1.0f : p.scale, my);
-        if (!EARLY)
-            device_barrier_arrive(&mem.empty_q[here.slot][wg]);
-        if (begun)
-            exchange(my, m, l);
     }
 }
 
@@ -358,6 +349,10 @@ DEVICE void fwd_wgmma(const attn_kparams &p, const attn_maps &maps)
         for (int i = 0; i < T::STAGES_V; i++) {
             device_barrier_init(&mem.full_v[i], BRINGERS);
             device_barrier_init(&mem.empty_v[i], 128 * T::WGS);
+        }
+        for (int i = 0; i < WORKS; i++) {
+            device_barrier_init(&mem.known[i], 1);
+            device_barrier_init(&mem.left[i], 96 + 128 * T::WGS);
         }
     }
     device_barriers_ready();

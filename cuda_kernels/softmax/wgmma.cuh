@@ -32,19 +32,24 @@ struct wgmma {
 };
 
 // Slots of work: of the tile whose O is written, of the next, of those after it.
-enum { WORKS = 4, LOADERS = 1, TURNS = 2, ASKED = 14, HANDS = 15 };
-enum { SOON = 8 };         // steps to a tile's end when the next is asked for
+enum { WORKS = 4, ASKED = 1, TURNS = 2, HANDS = 15 };
+enum { SOON = 9 };         // steps to a tile's end when the next is asked for: finding takes two
 enum { BRINGERS = 64 };    // threads that bring rows which no map can: arrivals at a full slot
 
+// Of the steps of a tile those that queries of a warpgroup see keys of, and between clear and
+// hides those all of whose keys all of them see.
+struct wgmma_part {
+    int first, end, clear, hides;
+};
+
 // A tile's work. Steps go from the last keys, `last` the number of those, to the first; the
-// group has done `base` steps before. boxed: those that maps bring; of each warpgroup those
-// that its queries see keys of, and those all of whose keys all of them see. queries -1:
-// there is none.
+// group has done `base` steps before. boxed: those that maps bring. queries -1: there is none.
 template <typename T> struct wgmma_work : mma_work {
     source from_q, from_k, from_v;
     place_in_map in_q, in_k;    // V stands where K does
-    int base, steps, last;
-    attn_range boxed, part[T::WGS], clear[T::WGS];
+    attn_range boxed;
+    int last, base, steps;
+    wgmma_part part[T::WGS];
 
     __device__ int key(int step) const { return (last - step) * T::BN; }
 };
@@ -58,6 +63,7 @@ template <typename T> struct wgmma_shared {
     device_barrier full_q[T::QUERIES][T::WGS], empty_q[T::QUERIES][T::WGS];
     device_barrier full_k[T::STAGES_K], empty_k[T::STAGES_K];
     device_barrier full_v[T::STAGES_V], empty_v[T::STAGES_V];
+    device_barrier known[WORKS], left[WORKS];    // of work
     int tiles, heads, section;    // of the grid: tiles of a head
     wgmma_work<T> work[WORKS];
 };
@@ -87,6 +93,33 @@ DEVICE void put_rows(const rows_state<wgmma<SHAPE...>> &my, const float (&factor
     }
 }
 
+// mask_scores() of mma_fold.cuh: what a row sees of a step as bits, which take half the
+// instructions that comparing each key does.
+template <typename T> DEVICE void hide_scores(const attn_score &at, int x, int j, scores<T> &s)
+{
+    const int lane = threadIdx.x % 32;
+    // as many bits as the lane has keys before key c of the step
+    const auto bits_before = [&](int c) {
+        const int n = clamp(c, 0, (int)T::BN);
+
+        return (uint32_t)((1ull << (n / 8 * 2 + clamp(n % 8 - lane % 4 * 2, 0, 2))) - 1);
+    };
+
+    static_assert(2 * T::NT <= 32, "a bit for each of a lane's keys");
+    #pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const attn_range span = score_span(at, x + lane / 4 + half * 8);
+        const uint32_t seen = bits_before(span.end - j) & ~bits_before(span.first - j);
+
+        #pragma unroll
+        for (int e = 0; e < 2 * T::NT; e++) {
+            float &score = s[0][e / 2][half * 2 + e % 2];
+
+            score = seen >> e & 1 ? score : -INFINITE;
+        }
+    }
+}
+
 // A step in a ring, or a tile's Q in its slots, by its number, counted over all tiles of the group.
 template <int SLOTS> struct place {
     int slot;
@@ -96,6 +129,14 @@ template <int SLOTS> struct place {
 template <typename T> using place_of_k = place<T::STAGES_K>;
 template <typename T> using place_of_v = place<T::STAGES_V>;
 template <typename T> using place_of_q = place<T::QUERIES>;
+
+// The work of tile number t is there.
+template <typename T> DEVICE void wait_for_work(wgmma_shared<T> &mem, int t)
+{
+    const place<WORKS> in(t);
+
+    device_barrier_wait(&mem.known[in.slot], in.parity);
+}
 
 // Steps from, end that go over keys range.first .. range.end - 1.
 template <typename T> DEVICE attn_range steps_over(int last, attn_range range)
@@ -127,10 +168,12 @@ DEVICE void find_steps(const attn_kparams &p, bool mapped, wgmma_work<T> &work)
     for (int wg = 0; wg < T::WGS; wg++) {
         const int i = work.i0 + wg * 64, n = clamp(work.queries - wg * 64, 0, 64);
 
-        work.part[wg] = steps_over<T>(work.last, range_any<CAN>(p, work.seq, i, n));
+        attn_range r = steps_over<T>(work.last, range_any<CAN>(p, work.seq, i, n));
+
+        work.part[wg].first = r.first, work.part[wg].end = r.end;
         device_forget();
-        work.clear[wg] = steps_within<T>(work.last,
-                                         range_all<CAN>(p, work.seq, i, max(n, 1)));
+        r = steps_within<T>(work.last, range_all<CAN>(p, work.seq, i, max(n, 1)));
+        work.part[wg].clear = r.first, work.part[wg].hides = r.end;
     }
 }
 

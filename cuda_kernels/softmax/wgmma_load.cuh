@@ -26,6 +26,7 @@ DEVICE void bring(bool box, float4 *to, const attn_map &map, const source &from,
         }
     } else if (!box) {
         device_meet<96>(HANDS);
+        device_barrier_wait(empty, parity ^ 1);    // over, but those who wait see what they order
         bring_rows<HEIGHT, CHUNKS, T::TOGETHER, BRINGERS>(to, from, row, full);
     }
 }
@@ -82,11 +83,11 @@ DEVICE void bring_tiles(const attn_maps &maps, wgmma_shared<T> &mem)
                                               &mem.full_v[in.slot]);
         };
         const int last = max(steps - 1, 0);
-        // the work of the next tile is there; the one after it is asked for now, or later
+        // waits for the work of the next tile; that after it is asked for now or, as below, later
         const auto meet_finder = [&] {
             const wgmma_work<T> &next = mem.work[(t + 1) % WORKS];
 
-            device_meet<128>(LOADERS);
+            wait_for_work(mem, t + 1);
             if (next.queries >= 0 && is_short(next.steps))
                 device_pass<128>(ASKED);
         };
@@ -108,6 +109,7 @@ DEVICE void bring_tiles(const attn_maps &maps, wgmma_shared<T> &mem)
                 if (n >= 0)
                     bring_values(before, before.base + n, before.key(n),
                                  n >= before.boxed.first && n < before.boxed.end, before.in_k);
+                device_barrier_arrive(&mem.left[(t - 1) % WORKS]);
                 if (T::QUERIES > 1 && work.queries < 0)
                     return;
             }
@@ -116,11 +118,9 @@ DEVICE void bring_tiles(const attn_maps &maps, wgmma_shared<T> &mem)
                              i > boxed.first && i <= boxed.end, at);
             if (!is_short(steps) && i == steps - SOON)
                 device_pass<128>(ASKED);
-            // Q waits for the O before it in its slot, or, where there is one slot, for the last
-            // scores before; not before the steps that may begin beside that O. When the Q of a
-            // tile is brought, O two tiles before is written: the next tile's work has the slot
-            // of the one before that
-            if (T::QUERIES > 1 && i == max(last - 4, min(last, T::STAGES_V - 1))) {
+            // Q waits for the last scores before it in its slot: where there are two, not before
+            // the steps that may begin beside O of the tile before
+            if (T::QUERIES > 1 && i == max(last - 2, min(last, T::STAGES_V - 1))) {
                 meet_finder();
                 bring_queries<T, COPIES>(maps, t + 1, mem);
             }
@@ -145,16 +145,18 @@ DEVICE void find_tiles(const attn_kparams &p, const attn_maps &maps, wgmma_share
         wgmma_work<T> &work = mem.work[t % WORKS];
 
         if (threadIdx.x % 32 == 0) {
+            const place<WORKS> in(t);
             const wgmma_work<T> &before = mem.work[(t - 1) & (WORKS - 1)];
             const int number = CAN == (CAN_PLAIN) || t == 0
                                    ? t * gridDim.x + blockIdx.x
                                    : gridDim.x + atomicAdd((int *)p.work, 1);
 
+            device_barrier_wait(&mem.left[in.slot], in.parity ^ 1);
             work.base = t > 0 ? before.base + before.steps : 0;
             find_work<T, CAN>(p, maps, number, mem, work);
+            device_barrier_arrive(&mem.known[in.slot]);
         }
-        __syncwarp();
-        device_meet<128>(LOADERS);
+        wait_for_work(mem, t);
         if (work.queries < 0)
             return;
         device_meet<128>(ASKED);
