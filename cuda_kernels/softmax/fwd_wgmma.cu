@@ -220,9 +220,9 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
         // steps by their numbers over all tiles
         const int first = work.base + part_of(work).first, end = work.base + part_of(work).end;
         int n = first;
+        const int clear = work.base + part_of(work).clear, hides = work.base + part_of(work).hides;
         const auto is_masked = [&](int n) {
-            return n - work.base < work.part[wg].clear ||
-                   (CAN != (CAN_PLAIN) && n - work.base >= work.part[wg].hides);
+            return n < clear || (CAN != (CAN_PLAIN) && n >= hides);
         };
 
         if (begun) {
@@ -254,7 +254,6 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
         for (; n < end; n++) {
             const place_of_k<T> k_in(n);
             const place_of_v<T> v_in(begun ? work.base - 1 : n - 1);    // of the weights
-            const bool masked = is_masked(n);
             float m[2], l[2];    // of the tile that is written, where this one begins
 
             device_barrier_wait(&mem.full_k[k_in.slot], k_in.parity);
@@ -272,7 +271,7 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
                 forget_rows();
             }
 
-            const references<T> r = fold(work, work.key(n - work.base), masked);
+            const references<T> r = fold(work, work.key(n - work.base), is_masked(n));
 
             device_products_wait<0>();
             device_products_hold(my.o[0]);
