@@ -168,7 +168,8 @@ typedef struct attn_kparams {
     X(LINEAR_DECAY)   /* the rule has a decay, a strength of each key             */   \
     X(LINEAR_BETA)                                                                     \
     X(LINEAR_SCANNED) /* a step before has brought the segments' states together  */   \
-    X(LINEAR_SLOTS)   /* of a backward: work has states                           */
+    X(LINEAR_SLOTS)   /* of a backward: work has states                           */ \
+    X(LINEAR_BESIDE)  /* its scans run side by side: those of dK, dV behind dQ's  */
 
 enum {
 #define X(name) LBIT_##name,
@@ -227,6 +228,7 @@ typedef struct attn_linear_kparams {
     int32_t group; /* query heads that share a key/value head     */
     int32_t len_q, len_kv;
     int32_t piece, pieces; /* tokens of a segment, segments of this step  */
+    int32_t piece_q, pieces_q; /* of the scan of dQ where it has its own  */
     int32_t slots;         /* states in work, of each batch and head      */
     int64_t slots_at;      /* floats of work before them                  */
     int32_t want_o, want_den, want_state, want_z, want_status;

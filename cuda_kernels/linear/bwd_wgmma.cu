@@ -5,7 +5,8 @@
 // Method    bwd_wgmma.cuh: three scans, each as fwd_wgmma.cu walks its chunks; or that of dQ and
 //           one, _kv, of dV and dK, which have one state and the same tiles: a warpgroup has the
 //           rows of keys, another those of values
-// Grid      1-D, as bwd_chunk_tf32.cu; _kv: columns of Dv, all in one group
+// Grid      1-D, as bwd_chunk_tf32.cu; _kv: columns of Dv, all in one group; _sums, _all: groups of
+//           dQ and of dK and dV, one after another (sum_all(), walk_all()), _scan those of _sums
 // Block     384 threads, 1-D, or 512 where two warpgroups have rows of A, and _kv; one brings, one
 //           keeps the state. _sums 384: two bring, one keeps
 // Shared    dynamic: parts of chunks of B and X, of states; barriers
@@ -13,7 +14,8 @@
 // Layout    rows of B and X 16 bytes at a time, of A and Y 16 or 8. work: slots (chunk.cuh)
 // Numerics  as fwd_wgmma.cu. The bits of a head depend on the segments, which follow from B and
 //           the heads, and on nothing else
-// Instances _q_sums, _k_sums (of dK and dV), _q, _k, _v; _kv of DIM 64 and WIDTH 64
+// Instances _q_sums, _k_sums (of dK and dV), _q, _k, _v; _kv of DIM 64 and WIDTH 64. Of f32 _sums,
+//           _scan, and with _kv _all: those of all scans
 // Requires  sm_90a; causal, no normaliser and no states that come or go; rows of 16-byte pieces, D
 //           and Dv up to DIM; dK and dV of DIM 128: a query head for each of keys
 // Tunables  STAGES, DEPTH, STATES, ROWS, SUM_BRINGS; src/plan/cuda/linear_bwd_wgmma.c has the
@@ -59,6 +61,7 @@ constexpr moment ASKS = TYPE == TYPE_F32 || (TYPE == TYPE_BF16 && DIM > 64) ? BE
                         : TYPE == TYPE_F16 && DIM == 64 && COLUMNS == 64    ? LAST
                                                                             : AT_ONCE;
 constexpr int THREADS = 128 * (SUM_BRINGS + 1), WALKING = 128 * (2 + ROWS);
+[[maybe_unused]] constexpr int SCANNING = 256;
 
 // Of threads that have rows of A, that keep the state, that bring.
 constexpr int REGISTERS[3] = {
@@ -88,16 +91,17 @@ struct shared_walk {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-#include "linear/bwd_wgmma_walk.cuh"
+#include "linear/bwd_wgmma_rows.cuh"
 
 // What the rows of a segment add to the state: of B and X, of GRAD_Q from its end, backwards to
 // it: what the walk reads first was read last.
-template <scan WHICH, bool GROUPED> DEVICE void sum_heads(const attn_linear_kparams &p)
+template <scan WHICH, bool GROUPED>
+DEVICE void sum_heads(const attn_linear_kparams &p, int group)
 {
     constexpr bool BACK = !is_backwards(WHICH);
     SHARED_MEMORY(memory);
     shared_sums &mem = *(shared_sums *)memory;
-    chunk_work w = find_scan<WHICH, GROUPED>(p, p.heads_kv);
+    chunk_work w = find_scan<WHICH, GROUPED>(p, p.heads_kv, group);
 
     if (WHICH == GRAD_Q)
         w.end = max(keys_of(w), w.first);
@@ -121,215 +125,53 @@ template <scan WHICH, bool GROUPED> DEVICE void sum_heads(const attn_linear_kpar
         for (int n = 0; n < chunks_of(w) * heads_of<GROUPED>(p); n++)
             add_rows<SUM_STAGES>(n, mem, my);
         device_wait_before();    // where the slots of dQ were
-        store_sums<WHICH>(p, w, find_slot(p, w, slot), my);
+        store_sums<WHICH>(p, w, slot_of<WHICH>(p, w, slot), my);
     }
-}
-
-// Whether heads of queries share one of keys, and backwards each warpgroup has several of them;
-// of DIM over 64 there are no registers for the code of both.
-template <scan WHICH> DEVICE bool is_grouped(const attn_linear_kparams &p)
-{
-    return DIM == 64 && is_backwards(WHICH) && p.group > 1;
 }
 
 template <scan WHICH> DEVICE void sum_scan(const attn_linear_kparams &p)
 {
     if (is_grouped<WHICH>(p))
-        sum_heads<WHICH, true>(p);
+        sum_heads<WHICH, true>(p, (int)blockIdx.x);
     else
-        sum_heads<WHICH, false>(p);
+        sum_heads<WHICH, false>(p, (int)blockIdx.x);
 }
 
-// Found by each warpgroup for itself: what all know would be kept in the registers of all.
-template <scan WHICH, bool GROUPED> DEVICE chunk_work find_walk(const attn_linear_kparams &p)
-{
-    device_forget();
-    return find_scan<WHICH, GROUPED>(p, is_backwards(WHICH) ? p.heads_kv : p.heads_q);
-}
-
-// By the warpgroup that keeps the state.
-template <scan WHICH, bool GROUPED>
-DEVICE void keep_state(const attn_linear_kparams &p, shared_walk &mem)
-{
-    const chunk_work w = find_walk<WHICH, GROUPED>(p);
-    const int chunks = chunks_of(w), heads = heads_of<GROUPED>(p);
-    group_state my = {};
-
-    device_wait_before();
-    load_first<WHICH>(p, w, my);
-    #pragma unroll 1
-    for (int c = 0, n = 0; c < chunks; c++) {
-        const int slot = c % STATES;
-
-        device_barrier_wait(&mem.read[slot], (c / STATES & 1) ^ 1);
-        share_state(my, mem.s[slot]);
-        arrive_written(&mem.there[slot]);
-        #pragma unroll 1
-        for (const int end = n + heads; n < end; n++)
-            add_rows<STAGES>(n, mem, my);
-    }
-}
-
-// Y of every EVERY-th chunk from `first` on. TURNED: the tiles and the state are those of the
-// scan of dV, and this one is that of dK.
-template <scan WHICH, bool TURNED, int EVERY>
-DEVICE void walk_rows(const attn_linear_kparams &p, shared_walk &mem, int first)
-{
-    constexpr bool BACK = is_backwards(WHICH);
-    const chunk_work w = find_walk<WHICH, false>(p);
-    const int chunks = chunks_of(w);
-    queries coming;
-
-    fetch_reads<WHICH>(p, w, chunk_at<BACK>(w, first), coming);
-    #pragma unroll 1
-    for (int n = first; n < chunks; n += EVERY) {
-        const int j = chunk_at<BACK>(w, n), next = j + (BACK ? -EVERY : EVERY) * CHUNK;
-        const int stage = n % STAGES, slot = n % STATES;
-        const float4 *const b = TURNED ? mem.x[stage][0] : mem.b[stage][0][0];
-        const float4 *const x = TURNED ? mem.b[stage][0][0] : mem.x[stage][0];
-        float pairs[CHUNK / 8][4], read[NT][4], seen[NT][4], down[2], none[2] = {};
-        operands<STEPS> weights;
-
-        {
-            operands<DIM / 16> a;
-            float raw[DIM / 8][4];
-
-            take_queries<WHICH == GRAD_V>(p, coming, raw, down);
-            make_operands(raw, a);
-            if (ASKS == AT_ONCE)
-                fetch_reads<WHICH>(p, w, next, coming);
-            device_barrier_wait(&mem.full[stage], n / STAGES & 1);
-            begin_products<true, PARTS>(a, b, PANELS, pairs);
-            device_barrier_wait(&mem.there[slot], n / STATES & 1);
-            begin_products<TURNED, STATE_PARTS>(a, mem.s[slot][0][0], PANELS, read);
-            device_products_wait<(ASKS == BETWEEN ? 0 : 1)>();
-            device_products_hold(pairs);
-            if (ASKS == BETWEEN)
-                fetch_reads<WHICH>(p, w, next, coming);
-            mask_pairs<BACK>(pairs, none);
-            make_operands(pairs, weights);
-        }
-        begin_products<false, PARTS>(weights, x, 1, seen);
-        if (ASKS == LAST) {
-            device_products_wait<1>();
-            device_products_hold(read);
-            fetch_reads<WHICH>(p, w, next, coming);
-        }
-        device_products_wait<0>();
-        device_products_hold(read);
-        device_products_hold(seen);
-        device_barrier_arrive(&mem.empty[stage]);
-        device_barrier_arrive(&mem.read[slot]);
-        write_grads<WHICH>(p, w, j, down, read, seen);
-    }
-    if (BACK && first == 0)
-        write_zeros<WHICH>(p, w);
-}
-
-// The same where heads of queries share one of keys: all of a chunk's, one after another.
-template <scan WHICH, bool TURNED, int EVERY>
-DEVICE void walk_group(const attn_linear_kparams &p, shared_walk &mem, int first)
-{
-    const chunk_work w = find_walk<WHICH, true>(p);
-    const int chunks = chunks_of(w), heads = p.group;
-
-    #pragma unroll 1
-    for (int c = first; c < chunks; c += EVERY) {
-        const int j = chunk_at<true>(w, c), slot = c % STATES;
-        float sum[NT][4], down[2];
-
-        #pragma unroll 1
-        for (int g = 0; g < heads; g++) {
-            const int n = c * heads + g, stage = n % STAGES;
-            const float4 *const b = TURNED ? mem.x[stage][0] : mem.b[stage][0][0];
-            const float4 *const x = TURNED ? mem.b[stage][0][0] : mem.x[stage][0];
-            float pairs[CHUNK / 8][4], seen[NT][4], none[2] = {};
-            operands<STEPS> weights;
-
-            {
-                operands<DIM / 16> a;
-                float raw[DIM / 8][4];
-                queries rows;
-
-                fetch_reads<WHICH>(p, w, j, rows);
-                take_queries<WHICH == GRAD_V>(p, rows, raw, down);
-                make_operands(raw, a);
-                device_barrier_wait(&mem.full[stage], n / STAGES & 1);
-                begin_products<true, PARTS>(a, b, PANELS, pairs);
-                device_products_wait<0>();
-                device_products_hold(pairs);
-                if (g == 0) {
-                    device_barrier_wait(&mem.there[slot], c / STATES & 1);
-                    begin_products<TURNED, STATE_PARTS>(a, mem.s[slot][0][0], PANELS, sum);
-                    device_products_wait<0>();
-                    device_products_hold(sum);
-                    device_barrier_arrive(&mem.read[slot]);
-                }
-            }
-            mask_pairs<true>(pairs, none);
-            make_operands(pairs, weights);
-            begin_products<false, PARTS>(weights, x, 1, seen);
-            device_products_wait<0>();
-            device_products_hold(seen);
-            device_barrier_arrive(&mem.empty[stage]);
-            #pragma unroll
-            for (int i = 0; i < NT * 4; i++)
-                sum[i / 4][i % 4] += seen[i / 4][i % 4];
-        }
-
-        const float zeros[NT][4] = {};
-
-        write_grads<WHICH>(p, w, j, down, sum, zeros);
-    }
-    if (first == 0)
-        write_zeros<WHICH>(p, w);
-}
-
-// Barriers; `readers` warpgroups have rows of each chunk.
-DEVICE void begin_walk(shared_walk &mem, int readers)
-{
-    device_let_next();
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            device_barrier_init(&mem.full[i], 128);
-            device_barrier_init(&mem.empty[i], 128 * (readers + 1));
-        }
-        for (int i = 0; i < STATES; i++) {
-            device_barrier_init(&mem.there[i], 128);
-            device_barrier_init(&mem.read[i], 128 * readers);
-        }
-    }
-    device_barriers_ready();
-}
-
-template <scan WHICH> DEVICE void bring(const attn_linear_kparams &p, shared_walk &mem)
+// GROUPS: heads may be grouped (is_grouped()), the scan has all groups of the launch. Else it has
+// those from some on, and group is the number there.
+template <scan WHICH, bool GROUPS>
+DEVICE void bring(const attn_linear_kparams &p, shared_walk &mem, int group)
 {
     constexpr bool BACK = is_backwards(WHICH);
 
-    if (is_grouped<WHICH>(p))
-        bring_scan<WHICH, true, BACK, STAGES, DEPTH, 1>(p, find_walk<WHICH, true>(p), mem, 0);
+    if (GROUPS && is_grouped<WHICH>(p))
+        bring_scan<WHICH, true, BACK, STAGES, DEPTH, 1>(p, find_walk<WHICH, true>(p, group), mem,
+                                                        0);
     else
-        bring_scan<WHICH, false, BACK, STAGES, DEPTH, 1>(p, find_walk<WHICH, false>(p), mem, 0);
+        bring_scan<WHICH, false, BACK, STAGES, DEPTH, 1>(p, find_walk<WHICH, false>(p, group),
+                                                         mem, 0);
 }
 
-template <scan WHICH> DEVICE void keep(const attn_linear_kparams &p, shared_walk &mem)
+template <scan WHICH, bool GROUPS>
+DEVICE void keep(const attn_linear_kparams &p, shared_walk &mem, int group)
 {
-    if (is_grouped<WHICH>(p))
-        keep_state<WHICH, true>(p, mem);
+    if (GROUPS && is_grouped<WHICH>(p))
+        keep_state<WHICH, true>(p, mem, group);
     else
-        keep_state<WHICH, false>(p, mem);
+        keep_state<WHICH, false>(p, mem, group);
 }
 
-template <scan WHICH, bool TURNED, int EVERY>
-DEVICE void walk(const attn_linear_kparams &p, shared_walk &mem, int first)
+template <scan WHICH, bool TURNED, int EVERY, bool GROUPS>
+DEVICE void walk(const attn_linear_kparams &p, shared_walk &mem, int group, int first)
 {
-    if (is_grouped<WHICH>(p))
+    if (GROUPS && is_grouped<WHICH>(p))
         walk_group<WHICH, TURNED, EVERY>(p, mem, first);
     else
-        walk_rows<WHICH, TURNED, EVERY>(p, mem, first);
+        walk_rows<WHICH, TURNED, EVERY>(p, mem, group, first);
 }
 
-template <scan WHICH> DEVICE void walk_scan(const attn_linear_kparams &p)
+template <scan WHICH, bool GROUPS>
+DEVICE void walk_scan(const attn_linear_kparams &p, int group)
 {
     SHARED_MEMORY(memory);
     shared_walk &mem = *(shared_walk *)memory;
@@ -337,20 +179,26 @@ template <scan WHICH> DEVICE void walk_scan(const attn_linear_kparams &p)
     begin_walk(mem, 1);
     if (threadIdx.x < 128) {
         device_leave_registers<REGISTERS[2]>();
-        bring<WHICH>(p, mem);
+        bring<WHICH, GROUPS>(p, mem, group);
     } else if (threadIdx.x < 256) {
         device_leave_registers<REGISTERS[1]>();
-        keep<WHICH>(p, mem);
+        keep<WHICH, GROUPS>(p, mem, group);
     } else {
         device_take_registers<REGISTERS[0]>();
-        walk<WHICH, false, ROWS>(
-            p, mem, ROWS > 1 ? (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 2 : 0);
+        walk<WHICH, false, ROWS, GROUPS>(
+            p, mem, group,
+            ROWS > 1 ? (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 2 : 0);
     }
+}
+
+template <scan WHICH> DEVICE void walk_alone(const attn_linear_kparams &p)
+{
+    walk_scan<WHICH, true>(p, (int)blockIdx.x);
 }
 
 #if BOTH
 // dV and dK.
-DEVICE void walk_both(const attn_linear_kparams &p)
+template <bool GROUPS> DEVICE void walk_both(const attn_linear_kparams &p, int group)
 {
     SHARED_MEMORY(memory);
     shared_walk &mem = *(shared_walk *)memory;
@@ -358,17 +206,64 @@ DEVICE void walk_both(const attn_linear_kparams &p)
     begin_walk(mem, 2);
     if (threadIdx.x < 128) {
         device_leave_registers<REGISTERS[2]>();
-        bring<GRAD_V>(p, mem);
+        bring<GRAD_V, GROUPS>(p, mem, group);
     } else if (threadIdx.x < 256) {
         device_leave_registers<REGISTERS[1]>();
-        keep<GRAD_V>(p, mem);
+        keep<GRAD_V, GROUPS>(p, mem, group);
     } else if (threadIdx.x < 384) {
         device_take_registers<REGISTERS[0]>();
-        walk<GRAD_V, false, 1>(p, mem, 0);
+        walk<GRAD_V, false, 1, GROUPS>(p, mem, group, 0);
     } else {
         device_take_registers<REGISTERS[0]>();
-        walk<GRAD_K, true, 1>(p, mem, 0);
+        walk<GRAD_K, true, 1, GROUPS>(p, mem, group, 0);
     }
+}
+
+DEVICE void walk_both_alone(const attn_linear_kparams &p) { walk_both<true>(p, (int)blockIdx.x); }
+#endif
+
+#ifdef TYPE_IS_F32
+// The groups of a scan beside others.
+template <scan WHICH> DEVICE int groups_of(const attn_linear_kparams &p)
+{
+    return ceil_div(width_of(p, WHICH), COLUMNS) * p.pieces * p.heads_q * p.batch;
+}
+
+// All sums in one launch: those of dQ, then of dK and dV; and all walks, which take longest first.
+// A query head for each of keys; groups without work end at once.
+DEVICE void sum_all(const attn_linear_kparams &p)
+{
+    const int group = blockIdx.x, behind = group - groups_of<GRAD_Q>(p);
+
+    if (behind < 0)
+        sum_heads<GRAD_Q, false>(p, group);
+    else if (behind < groups_of<GRAD_V>(p))
+        sum_heads<GRAD_V, false>(p, behind);
+}
+
+#if BOTH
+DEVICE void walk_all(const attn_linear_kparams &p)
+{
+    const int group = blockIdx.x, behind = group - groups_of<GRAD_V>(p);
+
+    if (behind < 0 && p.has & (LHAS_GRAD_K | LHAS_GRAD_V))
+        walk_both<false>(p, group);
+    else if (behind >= 0 && p.grad_q && behind < groups_of<GRAD_Q>(p))
+        walk_scan<GRAD_Q, false>(p, behind);
+}
+#endif
+
+// A slot becomes the sum of those up to it, of all scans.
+DEVICE void scan_all(const attn_linear_kparams &p)
+{
+    const int64_t slot = slot_floats(p) / 4;
+    float4 *const all = (float4 *)(p.work + p.slots_at) + blockIdx.x / p.pieces * p.slots * slot;
+
+    device_let_next();
+    device_wait_before();
+    for (int e = (int)(blockIdx.x % p.pieces) * SCANNING + (int)threadIdx.x; e < p.d * p.dv / 4;
+         e += p.pieces * SCANNING)
+        add_up(all + e, slot, p.slots);
 }
 #endif
 
@@ -389,9 +284,16 @@ DEVICE void walk_both(const attn_linear_kparams &p)
 
 KERNEL(NAME, _q_sums, THREADS, sum_scan<GRAD_Q>)
 KERNEL(NAME, _k_sums, THREADS, sum_scan<GRAD_V>)
-KERNEL(NAME, _q, WALKING, walk_scan<GRAD_Q>)
-KERNEL(NAME, _k, WALKING, walk_scan<GRAD_K>)
-KERNEL(NAME, _v, WALKING, walk_scan<GRAD_V>)
+KERNEL(NAME, _q, WALKING, walk_alone<GRAD_Q>)
+KERNEL(NAME, _k, WALKING, walk_alone<GRAD_K>)
+KERNEL(NAME, _v, WALKING, walk_alone<GRAD_V>)
 #if BOTH
-KERNEL(NAME, _kv, WALKING, walk_both)
+KERNEL(NAME, _kv, WALKING, walk_both_alone)
+#endif
+#ifdef TYPE_IS_F32
+KERNEL(NAME, _sums, THREADS, sum_all)
+KERNEL(NAME, _scan, SCANNING, scan_all)
+#if BOTH
+KERNEL(NAME, _all, WALKING, walk_all)
+#endif
 #endif

@@ -116,11 +116,11 @@ template <bool GROUPED> DEVICE int heads_of(const attn_linear_kparams &p)
     return GROUPED ? p.group : 1;
 }
 
-// A group's part of a scan.
+// A group's part of a scan, by its number within that.
 template <scan WHICH, bool GROUPED>
-DEVICE chunk_work find_scan(const attn_linear_kparams &p, int heads)
+DEVICE chunk_work find_scan(const attn_linear_kparams &p, int heads, int group)
 {
-    chunk_work w = find_chunks(p, heads, p.len_q, width_of(p, WHICH));
+    chunk_work w = find_chunks(p, heads, p.len_q, width_of(p, WHICH), group);
 
     if (is_backwards(WHICH)) {
         w.h = w.kvh * heads_of<GROUPED>(p);
@@ -130,6 +130,15 @@ DEVICE chunk_work find_scan(const attn_linear_kparams &p, int heads)
         }
     }
     return w;
+}
+
+// A state of the scan.
+template <scan WHICH>
+DEVICE float *slot_of(const attn_linear_kparams &p, chunk_work w, int slot)
+{
+    if (is_backwards(WHICH) && linear_has(p, LINEAR_BESIDE))
+        w.b += p.batch;
+    return find_slot(p, w, slot);
 }
 
 // The first token of the n-th chunk that is walked.

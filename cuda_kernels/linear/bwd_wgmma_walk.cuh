@@ -51,7 +51,7 @@ DEVICE void load_first(const attn_linear_kparams &p, const chunk_work &w, group_
         return;
     #pragma unroll 1
     for (int slot = first_slot(p, w); slot <= last_slot(p, w); slot++) {
-        const float *const from = find_slot(p, w, slot);
+        const float *const from = slot_of<WHICH>(p, w, slot);
 
         each_in_slot<WHICH>(p, w, my, [&](float &a, float &b, float &c, float &d, int64_t i,
                                           int step) {
@@ -79,6 +79,28 @@ DEVICE void store_sums(const attn_linear_kparams &p, const chunk_work &w, float 
             to[i + 2 * step] = c, to[i + 3 * (int64_t)step] = d;
         }
     });
+}
+
+// Numbers of n slots, `step` apart: each becomes the sum of those up to it.
+DEVICE void add_up(float4 *at, int64_t step, int n)
+{
+    constexpr int AT_ONCE = 8;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+
+    for (int s = 0; s < n; s += AT_ONCE, at += AT_ONCE * step) {
+        float4 x[AT_ONCE];
+
+        #pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (s + i < n)
+                x[i] = at[i * step];
+        #pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (s + i < n) {
+                sum = make_float4(sum.x + x[i].x, sum.y + x[i].y, sum.z + x[i].z, sum.w + x[i].w);
+                at[i * step] = sum;
+            }
+    }
 }
 
 // S += B^T X of chunk n.

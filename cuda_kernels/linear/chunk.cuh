@@ -36,13 +36,14 @@ struct state_place {
 DEVICE int64_t slot_floats(const attn_linear_kparams &p) { return (int64_t)p.d * (p.dv + 1); }
 
 // Groups run over `width` columns, segments of `len` tokens, heads, batches, columns fastest.
-DEVICE chunk_work find_chunks(const attn_linear_kparams &p, int heads, int len, int width)
+DEVICE chunk_work find_chunks(const attn_linear_kparams &p, int heads, int len, int width,
+                              int group)
 {
-    const int slices = ceil_div(width, COLUMNS), unit = blockIdx.x / slices;
+    const int slices = ceil_div(width, COLUMNS), unit = group / slices;
     const int head = unit / p.pieces;
     chunk_work w;
 
-    w.column = (int)(blockIdx.x % slices) * COLUMNS;
+    w.column = group % slices * COLUMNS;
     w.segment = unit % p.pieces;
     w.b = head / heads;
     w.h = head % heads;
@@ -51,6 +52,11 @@ DEVICE chunk_work find_chunks(const attn_linear_kparams &p, int heads, int len, 
     w.end = p.piece ? min(len, w.first + p.piece) : len;
     w.keys = linear_keys(p, w.b);
     return w;
+}
+
+DEVICE chunk_work find_chunks(const attn_linear_kparams &p, int heads, int len, int width)
+{
+    return find_chunks(p, heads, len, width, (int)blockIdx.x);
 }
 
 DEVICE float *find_slot(const attn_linear_kparams &p, const chunk_work &w, int slot)

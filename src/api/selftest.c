@@ -389,7 +389,8 @@ attn_status attn_selftest(attn_ctx *ctx, const attn_problem *problem,
     denial[0] = '\0';
     shrink(&t.p, problem, choice);
     /* kernels that take a query head for each of keys alone have it */
-    if (problem->hq == problem->hkv && choice->variant->applicable(&t.p, &ctx->target.caps))
+    if (problem->hq == problem->hkv &&
+        (choice->ungrouped || choice->variant->applicable(&t.p, &ctx->target.caps)))
         t.p.hq = t.p.hkv;
     if ((st = make(&t)) == ATTN_OK && (st = run_oracle(&t)) == ATTN_OK &&
         (st = run_device(ctx, &t, choice, kernel)) == ATTN_OK)

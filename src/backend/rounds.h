@@ -61,6 +61,12 @@ static inline int64_t attn_segments_of(const attn_step *step, const attn_call *c
     return step->piece ? attn_max(attn_ceil_div(len, step->piece), 1) : 1;
 }
 
+/* Those of the scan of dQ where it has its own. */
+static inline int64_t attn_segments_q_of(const attn_step *step, const attn_call *call)
+{
+    return step->piece_q ? attn_max(attn_ceil_div(call->len_q, step->piece_q), 1) : 0;
+}
+
 /* States that the steps of linear attention keep of each batch and head. */
 static inline int64_t attn_slots_of(const attn_step *step, const attn_call *call)
 {
@@ -124,7 +130,8 @@ static inline bool attn_groups_of(const attn_step *step, const attn_call *call,
     case ATTN_OVER_HEADS: *n = attn_is_last(call, round) ? call->heads_q : 0; return true;
     case ATTN_OVER_KEY_STATES:
     case ATTN_OVER_STATES:
-        return attn_mul(columns * attn_segments_of(step, call),
+        return attn_mul(columns * (attn_segments_of(step, call) * attn_max(step->scans, 1) +
+                                   attn_segments_q_of(step, call)),
                         step->grouped ? call->heads_kv : call->heads_q, n) &&
                attn_mul(*n, call->batch, n);
     case ATTN_OVER_QUERIES: break;

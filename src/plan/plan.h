@@ -29,6 +29,7 @@ typedef struct attn_choice {
     int32_t index;               /* its place in the target's list            */
     attn_step step[ATTN_MAX_STEPS];
     int32_t n_steps;
+    bool ungrouped;              /* its steps take no heads that share keys  */
     int64_t workspace_bytes;
     int64_t splits;              /* in lower(): what the caller fixed, 0: nothing;
                                     afterwards the pieces at the planned lengths, or 0 */

@@ -76,6 +76,9 @@ typedef struct attn_step {
     int64_t columns;             /* of a value row, of a group; 0: all; times as many
                                     groups                                    */
     bool by_d;                   /* columns are of a query row, not a value row */
+    int64_t scans;               /* of linear attention, side by side: times as many
+                                    groups; 0: one                            */
+    int64_t piece_q;             /* ... and one more, of dQ, in pieces of its own; 0: no */
     int64_t resident;            /* groups at most: each takes several tiles in turn;
                                     0: one a tile                             */
     bool counted;                /* cuda: by a counter at the beginning of the workspace,

@@ -16,6 +16,9 @@
 //
 // Of bwd_wgmma.cu -DGRADIENT=OF_Q (or _K, _V, _KV), -DPART=_q (or _k, _v, _kv) and -DSUMS=_q_sums
 // (or _k_sums) say what: then Q, K, V and dO, and the gradients, are the tensors.
+// -DGRADIENT=OF_ALL, -DSCAN=_scan and -DSCANS: all scans in one launch, as of bwd_wgmma_tiles.cu;
+// in the environment SEGMENTS_Q has the segments of dQ, ADDED how many states a walk adds up
+// itself.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -31,18 +34,20 @@
 #ifndef OUTPUT_THREADS
 #define OUTPUT_THREADS THREADS    // of the last step
 #endif
+#ifndef SUM_THREADS
+#define SUM_THREADS THREADS
+#endif
 
 // Results and what they are made of: Y_i = sum over j <= i, or j >= i, of (A_i . B_j) X_j.
 #ifdef GRADIENT
-enum { OF_Q, OF_K, OF_V, OF_KV };
+enum { OF_Q, OF_K, OF_V, OF_KV, OF_ALL };
 #define SUMS_OF_PART KERNEL_(NAME, SUMS)
 #define LAST_OF_PART KERNEL_(NAME, PART)
-typedef shared_walk shared_last;
-constexpr int GIVEN = 4, MADE = GRADIENT == OF_KV ? 2 : 1;
+constexpr int GIVEN = 4, MADE = GRADIENT == OF_ALL ? 3 : GRADIENT == OF_KV ? 2 : 1;
 #else
 #define SUMS_OF_PART KERNEL_(NAME, _sums)
 #define LAST_OF_PART KERNEL_(NAME, _output)
-typedef shared_output shared_last;
+#define LAST_BYTES sizeof(shared_output)
 constexpr int GIVEN = 3, MADE = 1;
 #endif
 
@@ -120,8 +125,10 @@ static void turn(problem &x)
 #ifdef GRADIENT
     p.grad_o = x.x[3][i];
     (GRADIENT == OF_Q ? p.grad_q : GRADIENT == OF_V ? p.grad_v : p.grad_k) = x.x[4][i];
-    if (GRADIENT == OF_KV)
-        p.grad_v = x.x[GIVEN + MADE - 1][i];
+    if (GRADIENT >= OF_KV)
+        p.grad_v = x.x[4 + (MADE > 1)][i];
+    if (GRADIENT == OF_ALL)
+        p.grad_q = x.x[GIVEN + MADE - 1][i];
 #else
     p.o = x.x[3][i];
 #endif
@@ -134,9 +141,13 @@ static void run(problem &x, int steps)
 
     turn(x);
     if (steps & 1 && p.pieces > 1)
-        launch(SUMS_OF_PART, x.sum_groups, THREADS, sizeof(shared_sums), false, p);
+        launch(SUMS_OF_PART, x.sum_groups, SUM_THREADS, sizeof(shared_sums), false, p);
+#ifdef SCAN
+    if (steps & 1 && p.features & LINEAR_SCANNED)
+        launch(KERNEL_(NAME, SCAN), x.sum_groups, SCANNING, 0, true, p);
+#endif
     if (steps & 2)
-        launch(LAST_OF_PART, x.groups, OUTPUT_THREADS, sizeof(shared_last), p.pieces > 1, p);
+        launch(LAST_OF_PART, x.groups, OUTPUT_THREADS, LAST_BYTES, p.pieces > 1, p);
 }
 
 static double microseconds(problem &x, int steps)
@@ -200,11 +211,11 @@ static double largest_error(const problem &x)
 #ifdef GRADIENT
     double error = 0;
 
-    if (GRADIENT == OF_Q)
+    if (GRADIENT == OF_Q || GRADIENT == OF_ALL)
         error = error_of(x, p.grad_o, p.v, p.k, p.grad_q, p.dv, p.d, false);
-    if (GRADIENT == OF_K || GRADIENT == OF_KV)
-        error = error_of(x, p.v, p.grad_o, p.q, p.grad_k, p.dv, p.d, true);
-    if (GRADIENT == OF_V || GRADIENT == OF_KV)
+    if (GRADIENT == OF_K || GRADIENT >= OF_KV)
+        error = std::max(error, error_of(x, p.v, p.grad_o, p.q, p.grad_k, p.dv, p.d, true));
+    if (GRADIENT == OF_V || GRADIENT >= OF_KV)
         error = std::max(error, error_of(x, p.k, p.q, p.grad_o, p.grad_v, p.d, p.dv, true));
     return error;
 #else
@@ -260,12 +271,27 @@ int main(int argc, char **argv)
     if (GRADIENT != OF_Q)
         x.groups /= group;
     x.sum_groups /= group;
+#ifdef SCAN
+    const char *const cut = getenv("SEGMENTS_Q"), *const added = getenv("ADDED");
+    const int wanted_q = cut ? std::max(atoi(cut), 1) : wanted;
+
+    p.piece_q = (chunks + wanted_q - 1) / wanted_q * CHUNK;
+    p.pieces_q = (len + p.piece_q - 1) / p.piece_q;
+    if (!p.piece)
+        p.piece = len;
+    x.groups = (int)heads * (p.pieces * SCANS + p.pieces_q);
+    x.sum_groups = (int)heads * (p.pieces + p.pieces_q);
+    if (std::max(p.pieces, p.pieces_q) > (added ? atoi(added) : 8))
+        p.features |= LINEAR_SCANNED;
+    p.features |= LINEAR_BESIDE;
 #endif
-    CHECK(cudaMalloc(&p.work, heads * p.slots * d * (dv + 1) * 4));
+#endif
+    CHECK(cudaMalloc(&p.work, heads * (p.slots + std::max(p.slots, p.pieces_q)) * d * (dv + 1) *
+                                  4));
     CHECK(cudaFuncSetAttribute(SUMS_OF_PART, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                (int)sizeof(shared_sums)));
     CHECK(cudaFuncSetAttribute(LAST_OF_PART, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               (int)sizeof(shared_last)));
+                               (int)LAST_BYTES));
     run(x, 3);
     CHECK(cudaDeviceSynchronize());
 

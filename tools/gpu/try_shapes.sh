@@ -36,7 +36,13 @@ used=large defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
 if [ "$file" = linear/bwd_wgmma.cu ]; then
     sums=_k_sums
     [ "$part" != q ] || sums=_q_sums
-    defines+=("-DGRADIENT=OF_${part^^}" -DOUTPUT_THREADS=WALKING -DSUMS=$sums)
+    [ "$part" != all ] || sums="_sums -DSCAN=_scan -DSCANS=1"
+    defines+=("-DGRADIENT=OF_${part^^}" -DOUTPUT_THREADS=WALKING -DSUMS=$sums
+              "-DLAST_BYTES=sizeof(shared_walk)")
+fi
+if [ "$file" = linear/bwd_wgmma_tiles.cu ]; then
+    defines+=(-DGRADIENT=OF_ALL -DOUTPUT_THREADS=WALKING -DSUM_THREADS=SUMMING -DSUMS=_sums
+              -DSCAN=_scan -DSCANS=BACKS "-DLAST_BYTES=WALK_BYTES")
 fi
 [ "${ARCH:-90a}" != 90a ] || defines+=(-DHOPPER)    # the host's pass too has those shapes
 if [ "$type $file" = "f32 softmax/fwd_mma.cu" ]; then

@@ -10,13 +10,15 @@ enum {
     BLOCK = 384, /* 128 more where two warpgroups have rows */
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK,
     BARRIER_BYTES = 256,
+    LEAST_BESIDE = 8, /* chunks of a segment where all scans run at once */
     N_TYPES = 3,
     N_CLASSES = 3
 };
 
-/* `both`: the walk of dV and dK, or NULL. */
+/* `both`: the walk of dV and dK, or NULL. Beside each other: all sums, the step between, and all
+ * walks, each of which may be NULL. */
 typedef struct kernels {
-    const char *q_sums, *k_sums, *q, *k, *v, *both;
+    const char *q_sums, *k_sums, *q, *k, *v, *both, *sums, *scan, *all;
 } kernels;
 
 /* D and Dv are padded up to dim; columns of a group. A group computes the pairs of its chunks
@@ -27,22 +29,24 @@ typedef struct class
     kernels of[N_TYPES];
 } class;
 
-#define KERNELS(name, both)                                                   \
-    {                                                                         \
-        name "_q_sums", name "_k_sums", name "_q", name "_k", name "_v", both \
+#define KERNELS(name, both, sums, scan, all)                                               \
+    {                                                                                      \
+        name "_q_sums", name "_k_sums", name "_q", name "_k", name "_v", both, sums, scan, \
+            all                                                                            \
     }
-#define BOTH(name) KERNELS(name, name "_kv")
-#define EACH(name) KERNELS(name, NULL)
-#define TYPES(kernels_of, shape)                        \
-    {                                                   \
-        kernels_of("linear_bwd_wgmma_f32_" shape),      \
-            kernels_of("linear_bwd_wgmma_f16_" shape),  \
-            kernels_of("linear_bwd_wgmma_bf16_" shape), \
+#define BOTH(name) KERNELS(name, name "_kv", NULL, NULL, NULL)
+#define EACH(name) KERNELS(name, NULL, NULL, NULL, NULL)
+#define ALL(name)  KERNELS(name, name "_kv", name "_sums", name "_scan", name "_all")
+#define SUMS(name) KERNELS(name, NULL, name "_sums", name "_scan", NULL)
+#define TYPES(f32, f16, shape)                                                  \
+    {                                                                           \
+        f32("linear_bwd_wgmma_f32_" shape), f16("linear_bwd_wgmma_f16_" shape), \
+            f16("linear_bwd_wgmma_bf16_" shape),                                \
     }
 static const class classes[N_CLASSES] = {
-    { 64, 64, TYPES(BOTH, "d64_c64") },
-    { 64, 32, TYPES(EACH, "d64_c32") },
-    { 128, 64, TYPES(EACH, "d128_c64") },
+    { 64, 64, TYPES(ALL, BOTH, "d64_c64") },
+    { 64, 32, TYPES(EACH, EACH, "d64_c32") },
+    { 128, 64, TYPES(SUMS, EACH, "d128_c64") },
 };
 
 /* Groups of a walk whose heads have rows of `width` elements, without segments. */
@@ -102,13 +106,28 @@ static budget budget_of(const attn_problem *p, const class *k)
     };
 }
 
+/* Whether sums, and walks where one kernel has all, run beside each other, in segments of the same
+ * tokens: all gradients, of heads that share no keys. */
+static bool is_beside(const attn_problem *p, const attn_caps *c)
+{
+    const class *const k = find_class(p, c, true);
+
+    return p->grad == (ATTN_GRAD_Q | ATTN_GRAD_K | ATTN_GRAD_V) && p->hq == p->hkv &&
+           find_class(p, c, false) == k && k->of[p->type - ATTN_F32].sums;
+}
+
 /* Tokens of a segment of a scan, 0: one. */
 static int64_t find_piece(const attn_problem *p, const attn_caps *c, bool back)
 {
     const int64_t width = back ? attn_max(p->d, p->dv) : p->d;
-    const int64_t walks = walks_of(p, back, width, find_class(p, c, back)->columns);
+    const class *const k = find_class(p, c, back);
+    const int64_t walks = walks_of(p, back, width, k->columns);
+    const int64_t piece = is_full(c, walks) ? 0 : attn_cuda_linear_cut(c, p->lq, walks, 1);
 
-    return is_full(c, walks) ? 0 : attn_cuda_linear_cut(c, p->lq, walks, 1);
+    if (piece && is_beside(p, c) &&
+        k->of[p->type - ATTN_F32].all) /* other scans fill the device */
+        return attn_max(piece, LEAST_BESIDE * ATTN_CUDA_CHUNK);
+    return piece;
 }
 
 /* States of each head; 0: none. */
@@ -119,14 +138,117 @@ static int64_t find_slots(const attn_problem *p, const attn_caps *c, bool back)
     return piece ? attn_ceil_div(p->lq, piece) : 0;
 }
 
+/* What cuda_kernels/linear/bwd_wgmma_tiles.cu has, of D and Dv up to dim. */
+typedef struct tiles {
+    int32_t dim;
+    int64_t backs; /* groups of dK and dV of a segment */
+    int64_t sum_tiles, sum_block, walk_tiles;
+    int64_t back_cost, q_cost; /* of a chunk, by measure */
+    const char *sums, *scan, *walk;
+} tiles;
+
+enum {
+    TILES_BLOCK = 512,
+    TILES_SCAN = 256,
+    TILES_START = 2, /* chunks that a group's start costs */
+    TILES_ADDED = 12 /* 64 x 64 numbers each that a walk adds up itself */
+};
+
+#define TILES(dim)                                   \
+    "linear_bwd_wgmma_tiles_bf16_d" dim "_sums",     \
+        "linear_bwd_wgmma_tiles_bf16_d" dim "_scan", \
+        "linear_bwd_wgmma_tiles_bf16_d" dim "_walk"
+static const tiles tiles_64 = { 64, 1, 2 * 4, 256, 3 * 6 + 2 * 2, 7, 4, TILES("64") };
+static const tiles tiles_128 = { 128, 2, 4 * 6, 384, 6 * 3 + 2 * 4, 1, 1, TILES("128") };
+
+/* NULL: it takes another type, or no heads that share keys. */
+static const tiles *find_tiles(const attn_problem *p)
+{
+    if (p->type != ATTN_BF16 || p->hq != p->hkv || attn_max(p->d, p->dv) > 128)
+        return NULL;
+    return attn_max(p->d, p->dv) > 64 ? &tiles_128 : &tiles_64;
+}
+
+/* Tokens of the segments of dK and dV, and of dQ. */
+typedef struct tile_cut {
+    int64_t back, q;
+} tile_cut;
+
+/* Chunks of a segment where a head has about n: no fewer than its state costs. */
+static int64_t chunks_of(int64_t chunks, int64_t n)
+{
+    return attn_max(attn_ceil_div(chunks, attn_max(n, 1)),
+                    attn_min(chunks, ATTN_CUDA_LEAST_CHUNKS));
+}
+
+/* So that the last group ends soonest, all groups begun in their order as multiprocessors come
+ * free. */
+static tile_cut cut_tiles(const attn_problem *p, const attn_caps *c, const tiles *t)
+{
+    const int64_t chunks = attn_max(attn_ceil_div(p->lq, ATTN_CUDA_CHUNK), 1);
+    const int64_t heads = attn_max(p->b * p->hq, 1), units = attn_max(c->compute_units, 1);
+    const int64_t most = attn_min(chunks / ATTN_CUDA_LEAST_CHUNKS, 3 * units / heads);
+    const bool wants_q = p->grad & ATTN_GRAD_Q;
+    const int64_t walks = (wants_back(p) ? t->backs : 0) + wants_q;
+    int64_t best = INT64_MAX, back = chunks, q = chunks;
+
+    if (!is_full(c, heads * walks) && t->backs == 1) {
+        const int64_t n = units / heads, cost_q = wants_q ? t->q_cost : 0;
+        const int64_t cost_back = wants_back(p) ? t->back_cost : 0;
+        const int64_t of_back = n * cost_back / (cost_back + cost_q);
+
+        back = chunks_of(chunks, of_back);
+        q = chunks_of(chunks, n - of_back);
+    } else if (!is_full(c, heads * walks)) {
+        for (int64_t n = 1; n <= most; n++) {
+            const int64_t each = chunks_of(chunks, n);
+            const int64_t rounds =
+                attn_ceil_div(heads * attn_ceil_div(chunks, each) * walks, units);
+
+            if (rounds * (each + TILES_START) < best) {
+                best = rounds * (each + TILES_START);
+                back = q = each;
+            }
+        }
+    }
+    return (tile_cut){ back * ATTN_CUDA_CHUNK, q * ATTN_CUDA_CHUNK };
+}
+
+static int64_t segments_of(const attn_problem *p, int64_t piece)
+{
+    return attn_max(attn_ceil_div(p->lq, piece), 1);
+}
+
+static bool has_segments(const attn_problem *p, tile_cut x)
+{
+    return attn_min(x.back, x.q) < p->lq;
+}
+
+static bool tiles_work_bytes(const attn_problem *p, const attn_caps *c, const tiles *t,
+                             int64_t *out)
+{
+    const tile_cut x = cut_tiles(p, c, t);
+
+    *out = 0;
+    return !has_segments(p, x) ||
+           (attn_mul(p->b * p->hq, segments_of(p, x.back) + segments_of(p, x.q), out) &&
+            attn_mul(*out, (int64_t)4 * t->dim * t->dim, out));
+}
+
 /* The states of the segments, of dQ and then of dK and dV in the same place. false: more than
  * 2^63 - 1. */
 static bool work_bytes(const attn_problem *p, const attn_caps *c, int64_t *out)
 {
+    const tiles *const t = find_tiles(p);
+
+    if (t)
+        return tiles_work_bytes(p, c, t, out);
+
     const int64_t q = p->grad & ATTN_GRAD_Q ? find_slots(p, c, false) : 0;
     const int64_t back = wants_back(p) ? find_slots(p, c, true) : 0;
+    const int64_t slots = is_beside(p, c) ? 2 * back : attn_max(q, back);
 
-    return attn_mul(p->b * p->hkv, attn_max(q, back), out) &&
+    return attn_mul(p->b * p->hkv, slots, out) &&
            attn_mul(*out, 4 * p->d * (p->dv + 1), out);
 }
 
@@ -170,7 +292,7 @@ static const char *worse(const attn_problem *p, const attn_caps *c)
 /* What the steps of a scan and of its sums have in common. */
 typedef struct scan {
     const class *class;
-    bool back, scanned;
+    bool back, scanned, beside;
     int64_t piece;
     uint32_t grad;
 } scan;
@@ -192,6 +314,7 @@ static attn_step *add_step(const attn_problem *p, const scan *s, const char *ker
     attn_cuda_linear_step(p, step);
     attn_step_define(step, "LINEAR_SCANNED", s->scanned);
     attn_step_define(step, "LINEAR_SLOTS", s->piece > 0);
+    attn_step_define(step, "LINEAR_BESIDE", s->beside);
     return step;
 }
 
@@ -223,11 +346,14 @@ static void add_walk(const attn_problem *p, const scan *s, const char *kernel,
 
 static scan make_scan(const attn_problem *p, const attn_caps *c, bool back)
 {
+    const bool beside = is_beside(p, c);
+
     return (scan){
+        .beside = beside,
         .class = find_class(p, c, back),
         .back = back,
-        .scanned = find_slots(p, c, back) > ATTN_CUDA_MOST_ADDED,
-        .piece = find_piece(p, c, back),
+        .scanned = find_slots(p, c, back || beside) > ATTN_CUDA_MOST_ADDED,
+        .piece = find_piece(p, c, back || beside),
         .grad = p->grad & (back ? ~(uint32_t)ATTN_GRAD_Q : (uint32_t)ATTN_GRAD_Q),
     };
 }
@@ -238,37 +364,118 @@ static int64_t block_of(const attn_problem *p, const scan *s)
     return s->class->dim > 64 && p->type != ATTN_BF16 ? BLOCK : BLOCK + 128;
 }
 
+/* All sums in one step. */
+static void add_all_sums(const attn_problem *p, const scan *s, const kernels *k,
+                         attn_choice *out)
+{
+    attn_step *step;
+
+    if (!s->piece)
+        return;
+    step = add_step(p, s, k->sums, SUM_BLOCK, p->d > p->dv, p->grad, out);
+    step->fast_bytes = budget_of(p, s->class).sums;
+    step->scans = 2;
+    if (!s->scanned)
+        return;
+    step = add_step(p, s, k->scan, ATTN_CUDA_SCAN_THREADS, false, p->grad, out);
+    step->columns = 0;
+    step->scans = 2;
+}
+
 static const kernels *kernels_of(const attn_problem *p, const scan *s)
 {
     return &s->class->of[p->type - ATTN_F32];
 }
 
+/* A step of all scans. */
+static attn_step *add_tiles(const attn_problem *p, tile_cut x, const char *kernel,
+                            int64_t block, int64_t fast, attn_choice *out)
+{
+    attn_step *step = &out->step[out->n_steps++];
+
+    step->kernel = kernel;
+    step->grad = p->grad;
+    step->tile_q = step->tile_k = ATTN_CUDA_CHUNK;
+    step->piece = x.back;
+    step->piece_q = x.q;
+    step->block = block;
+    step->overlaps = out->n_steps > 1;
+    step->fast_bytes = fast;
+    attn_cuda_linear_step(p, step);
+    return step;
+}
+
+static void lower_tiles(const attn_problem *p, const attn_caps *c, const tiles *t,
+                        attn_choice *out)
+{
+    const tile_cut x = cut_tiles(p, c, t);
+    const bool scanned =
+        attn_max(segments_of(p, x.back), segments_of(p, x.q)) * t->dim / 64 > TILES_ADDED;
+    attn_step *step;
+
+    out->ungrouped = true;
+    if (has_segments(p, x))
+        add_tiles(p, x, t->sums, t->sum_block, t->sum_tiles * TILE_BYTES + BARRIER_BYTES,
+                  out);
+    if (has_segments(p, x) && scanned)
+        add_tiles(p, x, t->scan, TILES_SCAN, 0, out);
+    step = add_tiles(p, x, t->walk, TILES_BLOCK, t->walk_tiles * TILE_BYTES + BARRIER_BYTES,
+                     out);
+    step->scans = t->backs;
+    attn_step_define(step, "LINEAR_SCANNED", scanned);
+    attn_choice_instance(out, "chunk%d,dim%d,tiles,d%lld,dv%lld,%s", ATTN_CUDA_CHUNK,
+                         t->dim, (long long)p->d, (long long)p->dv,
+                         attn_type_name(p->type));
+}
+
+/* One scan after another. */
+static void add_walks(const attn_problem *p, const scan *q, const scan *back,
+                      attn_choice *out)
+{
+    const kernels *const of_q = kernels_of(p, q), *const of_k = kernels_of(p, back);
+
+    if (p->grad & ATTN_GRAD_Q) {
+        if (!q->beside)
+            add_sums(p, q, of_q->q_sums, out);
+        add_walk(p, q, of_q->q, block_of(p, q), true, q->grad, out);
+    }
+    if (wants_back(p) && !back->beside)
+        add_sums(p, back, of_k->k_sums, out);
+    if (wants_both(p)) {
+        add_walk(p, back, of_k->both, block_of(p, back), false, back->grad, out);
+    } else {
+        if (p->grad & ATTN_GRAD_V)
+            add_walk(p, back, of_k->v, block_of(p, back), false, ATTN_GRAD_V, out);
+        if (p->grad & ATTN_GRAD_K)
+            add_walk(p, back, of_k->k, block_of(p, back), true, ATTN_GRAD_K, out);
+    }
+}
+
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
     const scan q = make_scan(p, c, false), back = make_scan(p, c, true);
-    const kernels *const of_q = kernels_of(p, &q), *const of_k = kernels_of(p, &back);
+    const kernels *const of_k = kernels_of(p, &back);
 
     out->splits = 0;
+    out->tile_reason = "segments: one where there are heads for three quarters of the "
+                       "multiprocessors, else as many as run at once";
     work_bytes(p, c, &out->workspace_bytes);
-    if (p->grad & ATTN_GRAD_Q) {
-        add_sums(p, &q, of_q->q_sums, out);
-        add_walk(p, &q, of_q->q, block_of(p, &q), true, q.grad, out);
+    if (find_tiles(p)) {
+        lower_tiles(p, c, find_tiles(p), out);
+        return;
     }
-    if (wants_back(p))
-        add_sums(p, &back, of_k->k_sums, out);
-    if (wants_both(p)) {
-        add_walk(p, &back, of_k->both, block_of(p, &back), false, back.grad, out);
+    out->ungrouped = back.beside;
+    if (back.beside)
+        add_all_sums(p, &back, of_k, out);
+    if (back.beside && of_k->all) {
+        add_walk(p, &back, of_k->all, block_of(p, &back), false, p->grad, out);
+        out->step[out->n_steps - 1].scans = 2;
     } else {
-        if (p->grad & ATTN_GRAD_V)
-            add_walk(p, &back, of_k->v, block_of(p, &back), false, ATTN_GRAD_V, out);
-        if (p->grad & ATTN_GRAD_K)
-            add_walk(p, &back, of_k->k, block_of(p, &back), true, ATTN_GRAD_K, out);
+        add_walks(p, &q, &back, out);
     }
     attn_choice_instance(out, "chunk%d,dim%d,columns%d:%d,d%lld,dv%lld,%s", ATTN_CUDA_CHUNK,
                          q.class->dim, q.class->columns, back.class->columns,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type));
-    out->tile_reason = "segments: one where there are heads for three quarters of the "
-                       "multiprocessors, else as many as run at once";
 }
 
 const attn_variant attn_cuda_linear_bwd_wgmma_variant = {

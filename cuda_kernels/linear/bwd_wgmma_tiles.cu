@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MIT
+// linear/bwd_wgmma_tiles.cu: gradients of causal linear attention in chunks on Hopper's tensor
+// cores, of bf16, whose tiles need not be taken apart: all scans of a problem in one launch.
+//
+// Computes  dQ, dK and dV, as written in include/attn/linear.h
+// Method    the scans of bwd_wgmma.cuh, each with all columns. Copies (cp.async) bring the tiles as
+//           they lie in the tensors, some chunks ahead; phi is applied where they lie. One
+//           warpgroup brings them, one for each 64 rows keeps the state, the others have rows:
+//           of DIM 64 a group has dV and dK, or every second chunk of dQ; of DIM 128 one of the
+//           three, those of a segment beside each other, so that the tiles of dV and dK are
+//           read from memory once
+// Grid      1-D, heads * (segments * BACKS + segments of dQ) groups; _sums and _scan: BACKS 1
+// Block     _walk 512 threads, 1-D; _sums 128 that bring and 128 for each 64 rows; _scan 256
+// Shared    dynamic: tiles of chunks, states; barriers
+// Barriers  full and empty ones in shared memory for each chunk and each state
+// Layout    rows of all tensors 16 bytes at a time. work: slots of DIM * DIM floats, as lanes
+//           have them
+// Numerics  the state is f32 and read as the sum of two of bf16; pairs are rounded to bf16. Rows
+//           of dO, k and v with huge numbers are divided by a power of 2 meanwhile. What is not
+//           finite may spread to rows of its chunk that do not see it. The bits of a head
+//           depend on the segments, which follow from B and the heads, and on nothing else
+// Instances _sums, _scan, _walk
+// Requires  sm_90a; causal, no normaliser and no states that come or go; rows of 16-byte pieces, D
+//           and Dv up to DIM; a query head for each of keys
+// Tunables  STAGES_*, LAG; src/plan/cuda/linear_bwd_wgmma.c has the same numbers
+// Oracle    src/host/linear_bwd_reference.c
+//
+// Built for each DIM (64, 128). NAME is the image's.
+#include "common/params.h"
+
+#ifndef TYPE
+#define TYPE TYPE_BF16
+#endif
+#ifndef DIM
+#define DIM 64
+#endif
+#ifndef NAME
+#define NAME attn_linear_bwd_wgmma_tiles_bf16_d64
+#endif
+
+constexpr int COLUMNS = DIM;
+
+#include "linear/wgmma.cuh"
+
+static_assert(TYPE == TYPE_BF16, "tiles are products' operands as they come");
+
+// Keepers of the state; groups of dV and dK of a segment; states and stages in shared memory: of
+// sums, of dQ alone or of a scan of DIM 128, of dV and dK together. How many chunks are asked for
+// before the first is waited for: so that all warpgroups with rows have one.
+constexpr int KEEPERS = DIM / 64, BACKS = DIM == 64 ? 1 : 2, STATES = DIM == 64 ? 2 : 1;
+constexpr int STAGES_SUMS = DIM == 64 ? 4 : 6;
+constexpr int STAGES_ONE = DIM == 64 ? 6 : 3, STAGES_BOTH = 4;
+constexpr int LAG_SUMS = STAGES_SUMS - 1, LAG_ONE = DIM == 64 ? 4 : 2, LAG_BOTH = 2;
+constexpr int SUMMING = 128 * (1 + KEEPERS), WALKING = 512, SCANNING = 256;
+
+// Of threads that have rows, that keep the state, that bring.
+constexpr int REGISTERS[3] = { 168, DIM == 64 ? 104 : 136, 72 };
+
+// Those of a launch are multiples of 8 a thread; who waits for more than there are waits forever.
+static_assert((3 - KEEPERS) * REGISTERS[0] + KEEPERS * REGISTERS[1] + REGISTERS[2] <= 512,
+              "registers of the warpgroups");
+
+typedef float4 tile[PANELS][TILE];
+typedef float4 state_tiles[2][PANELS][PANELS][TILE];    // high and low; rows, columns
+
+// COUNT tiles: B, X, and those of A.
+template <int COUNT, int STAGES> struct shared_tiles {
+    tile at[STAGES][COUNT];
+    device_barrier full[STAGES], empty[STAGES];
+};
+
+template <int COUNT, int STAGES> struct shared_scan {
+    tile at[STAGES][COUNT];
+    state_tiles s[STATES];
+    device_barrier full[STAGES], empty[STAGES], there[STATES], read[STATES];
+};
+
+typedef shared_tiles<2, STAGES_SUMS> shared_sums;
+typedef shared_scan<3, STAGES_ONE> shared_one;
+typedef shared_scan<4, STAGES_BOTH> shared_both;
+
+[[maybe_unused]] constexpr int WALK_BYTES =
+    BACKS == 1 ? larger(sizeof(shared_one), sizeof(shared_both)) : (int)sizeof(shared_one);
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+#include "linear/bwd_wgmma_tile_rows.cuh"
+
+// Barriers of stages; `readers` warpgroups read each chunk.
+template <int STAGES, class MEM> DEVICE void begin_stages(MEM &mem, int readers)
+{
+    for (int i = 0; i < STAGES; i++) {
+        device_barrier_init(&mem.full[i], 128);
+        device_barrier_init(&mem.empty[i], 128 * readers);
+    }
+}
+
+// What the rows of a segment add to the state, from its end that is walked last on: what the walk
+// reads first was read last.
+template <bool BACK> DEVICE void sum_segment(const attn_linear_kparams &p, int unit)
+{
+    SHARED_MEMORY(memory);
+    shared_sums &mem = *(shared_sums *)memory;
+    chunk_work w = find_segment<BACK>(p, unit);
+
+    if (w.segment == pieces_of(p, BACK) - 1)
+        return;    // what the last adds nobody reads
+    if (!BACK)
+        w.end = max(keys_of(w), w.first);
+    if (threadIdx.x == 0)
+        begin_stages<STAGES_SUMS>(mem, KEEPERS);
+    device_barriers_ready();
+    if (threadIdx.x < 128) {
+        bringer<BACK, true, 2, STAGES_SUMS, LAG_SUMS, shared_sums>{ p, w, mem }.run(!BACK);
+    } else {
+        const int panel = (int)threadIdx.x / 128 - 1, chunks = chunks_of(w);
+        ring<STAGES_SUMS> from;
+        state_rows my = {};
+
+        #pragma unroll 1
+        for (int n = 0; n < chunks; n++, from.move_on()) {
+            device_barrier_wait(&mem.full[from.stage], from.parity);
+            add_chunk(mem.at[from.stage][0], mem.at[from.stage][1], panel, my);
+            device_barrier_arrive(&mem.empty[from.stage]);
+        }
+        store_state(own_in_slot(tiles_slot(p, w, BACK, w.segment), panel), my);
+    }
+}
+
+DEVICE void sum_segments(const attn_linear_kparams &p)
+{
+    const int group = blockIdx.x, behind = group - units_of(p, true);
+
+    device_let_next();
+    if (behind < 0)
+        sum_segment<true>(p, group);
+    else
+        sum_segment<false>(p, behind);
+}
+
+// A slot becomes the sum of those up to it; the groups of a head's segments share the numbers.
+template <bool BACK> DEVICE void scan_segment(const attn_linear_kparams &p, int unit)
+{
+    constexpr int STEP = DIM * DIM / 4;
+    const chunk_work w = find_segment<BACK>(p, unit);
+    const int pieces = pieces_of(p, BACK);
+    float4 *const all = tiles_slot(p, w, BACK, 0);
+
+    device_wait_before();
+    for (int e = w.segment * SCANNING + (int)threadIdx.x; e < STEP; e += pieces * SCANNING)
+        add_up(all + e, STEP, pieces - 1);
+}
+
+DEVICE void scan_slots(const attn_linear_kparams &p)
+{
+    const int group = blockIdx.x, behind = group - units_of(p, true);
+
+    device_let_next();
+    if (behind < 0)
+        scan_segment<true>(p, group);
+    else
+        scan_segment<false>(p, behind);
+}
+
+// By a warpgroup that keeps 64 rows of the state.
+template <bool BACK, int STAGES, class MEM>
+DEVICE void keep_rows(const attn_linear_kparams &p, int unit, MEM &mem, int panel)
+{
+    const chunk_work w = find_segment<BACK>(p, unit);
+    const int chunks = chunks_of(w);
+    ring<STAGES> from;
+    ring<STATES> to;
+    const own_row mine;
+    state_rows my = {};
+
+    device_wait_before();
+    #pragma unroll 1
+    for (int s = linear_has(p, LINEAR_SCANNED) ? max(w.segment - 1, 0) : 0; s < w.segment; s++)
+        add_state(own_in_slot(tiles_slot(p, w, BACK, s), panel), my);
+    #pragma unroll 1
+    for (int n = 0; n < chunks; n++, from.move_on(), to.move_on()) {
+        device_barrier_wait(&mem.read[to.stage], to.parity ^ 1);
+        share_rows(my, mem.s[to.stage], panel, mine);
+        arrive_written(&mem.there[to.stage]);
+        device_barrier_wait(&mem.full[from.stage], from.parity);
+        add_chunk(mem.at[from.stage][0], mem.at[from.stage][1], panel, my);
+        device_barrier_arrive(&mem.empty[from.stage]);
+    }
+}
+
+// Y of every EVERY-th chunk from `first` on; A is tile OF. What a chunk has made is written beside
+// the first products of the next.
+template <scan WHICH, int OF, int EVERY, int STAGES, class MEM>
+DEVICE void walk_rows(const attn_linear_kparams &p, int unit, MEM &mem, int first)
+{
+    constexpr bool BACK = is_backwards(WHICH), TURNED = WHICH == GRAD_K;
+    const chunk_work w = find_segment<BACK>(p, unit);
+    const results all = results_of<WHICH>(p, w);
+    const own_row mine;
+    const int chunks = chunks_of(w);
+    ring<STAGES> from;
+    ring<STATES> state;
+    int before = -1;    // the stage of what has not been written yet
+
+    from.move_on(first);
+    state.move_on(first);
+    #pragma unroll 1
+    for (int n = first; n < chunks; n += EVERY, from.move_on(EVERY), state.move_on(EVERY)) {
+        const int j = chunk_at<BACK>(w, n);
+        tile &a = mem.at[from.stage][OF];
+        const tile &b = mem.at[from.stage][TURNED], &x = mem.at[from.stage][!TURNED];
+        float pairs[CHUNK / 8][4], y[PANELS][8][4], down[2], none[2] = {};
+        uint32_t weights[STEPS][4];
+
+        {
+            uint32_t rows[DIM / 16][4];
+
+            device_barrier_wait(&mem.full[from.stage], from.parity);
+            take_rows(a, mine, rows, down);
+            begin_pairs(rows, b, pairs);
+            device_barrier_wait(&mem.there[state.stage], state.parity);
+            begin_read<TURNED>(rows, mem.s[state.stage], y);
+            if (before >= 0) {
+                write_tile(all, chunk_at<BACK>(w, n - EVERY), mem.at[before][OF]);
+                device_barrier_arrive(&mem.empty[before]);
+            }
+            device_products_wait<1>();
+            device_products_hold(pairs);
+            mask_pairs<BACK>(pairs, none);
+            make_weights(pairs, weights);
+        }
+        begin_seen(weights, x, y);
+        device_products_wait<1>();
+        device_barrier_arrive(&mem.read[state.stage]);
+        device_products_wait<0>();
+        #pragma unroll
+        for (int c = 0; c < PANELS; c++)
+            device_products_hold(y[c]);
+        put_rows(p, all, j, mine, down, y, a);
+        before = from.stage;
+    }
+    if (before >= 0)
+        write_tile(all, chunk_at<BACK>(w, chunks - 1 - (chunks - 1 - first) % EVERY),
+                   mem.at[before][OF]);
+    if (BACK && first == 0)
+        write_zeros<WHICH>(p, w);
+}
+
+// A scan, or with COUNT 4 both of dV and dK.
+template <scan WHICH, int COUNT, int STAGES, int LAG>
+DEVICE void walk_segment(const attn_linear_kparams &p, int unit)
+{
+    constexpr bool BACK = is_backwards(WHICH);
+    constexpr int ROWS = 3 - KEEPERS;    // warpgroups
+    typedef shared_scan<COUNT, STAGES> shared;
+    SHARED_MEMORY(memory);
+    shared &mem = *(shared *)memory;
+    const int group = (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
+
+    device_let_next();
+    if (threadIdx.x == 0) {
+        const int readers = COUNT == 4 ? 2 : 1;
+
+        begin_stages<STAGES>(mem, readers + KEEPERS);
+        for (int i = 0; i < STATES; i++) {
+            device_barrier_init(&mem.there[i], 128 * KEEPERS);
+            device_barrier_init(&mem.read[i], 128 * readers);
+        }
+    }
+    device_barriers_ready();
+    if (group == 0) {
+        device_leave_registers<REGISTERS[2]>();
+
+        const chunk_work w = find_segment<BACK>(p, unit);
+
+        bringer<BACK, WHICH == GRAD_V, COUNT, STAGES, LAG, shared>{ p, w, mem }.run(BACK);
+    } else if (group <= KEEPERS) {
+        if constexpr (KEEPERS > 1)
+            device_take_registers<REGISTERS[1]>();
+        else
+            device_leave_registers<REGISTERS[1]>();
+        keep_rows<BACK, STAGES>(p, unit, mem, group - 1);
+    } else {
+        device_take_registers<REGISTERS[0]>();
+        if (COUNT < 4)
+            walk_rows<WHICH, 2, ROWS, STAGES>(p, unit, mem, group - 1 - KEEPERS);
+        else if (group == 2)
+            walk_rows<GRAD_V, 2, 1, STAGES>(p, unit, mem, 0);
+        else
+            walk_rows<GRAD_K, COUNT - 1, 1, STAGES>(p, unit, mem, 0);
+    }
+}
+
+// First dV and dK of all, of DIM 64 together, of DIM 128 beside each other; then dQ.
+DEVICE void walk_segments(const attn_linear_kparams &p)
+{
+    const bool k = p.has & LHAS_GRAD_K, v = p.has & LHAS_GRAD_V;
+    const int group = blockIdx.x, behind = group - BACKS * units_of(p, true);
+
+    if (behind >= 0) {
+        if (p.grad_q)
+            walk_segment<GRAD_Q, 3, STAGES_ONE, LAG_ONE>(p, behind);
+    } else if constexpr (BACKS == 1) {
+        if (k || v)
+            walk_segment<GRAD_V, 4, STAGES_BOTH, LAG_BOTH>(p, group);
+    } else if (group % BACKS == 0) {
+        if (v)
+            walk_segment<GRAD_V, 3, STAGES_ONE, LAG_ONE>(p, group / BACKS);
+    } else if (k) {
+        walk_segment<GRAD_K, 3, STAGES_ONE, LAG_ONE>(p, group / BACKS);
+    }
+}
+
+#define KERNEL_BODY(call) call(p)
+#elif defined(__CUDA_ARCH__)
+#error "sm_90a alone has these instructions"
+#else    // the compiler's pass for the host
+#define KERNEL_BODY(call)
+#endif
+
+#define JOIN(a, b) a##b
+#define KERNEL(name, part, threads, blocks, call)                                   \
+    extern "C" __global__ __launch_bounds__(threads, blocks) void JOIN(name, part)( \
+        const __grid_constant__ attn_linear_kparams p)                              \
+    {                                                                               \
+        KERNEL_BODY(call);                                                          \
+    }
+
+KERNEL(NAME, _sums, SUMMING, DIM == 64 ? 2 : 1, sum_segments)
+KERNEL(NAME, _scan, SCANNING, 1, scan_slots)
+KERNEL(NAME, _walk, WALKING, 1, walk_segments)
