@@ -3,7 +3,8 @@
 # Times shapes of softmax/fwd_mma.cu (or FILE=softmax/fwd_wgmma.cu, _tile.cu) on a GPU, no library
 # needed: compiles a copy of the file for each, side by side, then runs one after another. With
 # FILE=linear/fwd_chunk_mma.cu (or fwd_wgmma.cu) the problems are those of try_linear.cu, and PART
-# is output; with linear/bwd_wgmma.cu it is q, k, v or kv.
+# is output; with linear/bwd_wgmma.cu it is q, k, v, kv or, f32 of D 64, all, and walk with
+# linear/bwd_wgmma_tiles.cu.
 #
 # usage: tools/gpu/try_shapes.sh TYPE DIM PART "PROBLEM;PROBLEM..." SHAPE...
 #
@@ -36,8 +37,9 @@ used=large defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
 if [ "$file" = linear/bwd_wgmma.cu ]; then
     sums=_k_sums
     [ "$part" != q ] || sums=_q_sums
-    [ "$part" != all ] || sums="_sums -DSCAN=_scan -DSCANS=1"
-    defines+=("-DGRADIENT=OF_${part^^}" -DOUTPUT_THREADS=WALKING -DSUMS=$sums
+    [ "$part" != all ] || sums=_sums
+    [ "$part" != all ] || defines+=(-DSCAN=_scan -DSCANS=1)
+    defines+=("-DGRADIENT=OF_${part^^}" -DOUTPUT_THREADS=WALKING "-DSUMS=$sums"
               "-DLAST_BYTES=sizeof(shared_walk)")
 fi
 if [ "$file" = linear/bwd_wgmma_tiles.cu ]; then
