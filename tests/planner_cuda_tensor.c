@@ -73,15 +73,18 @@ static void which_instance_of_warpgroups(void **state)
         const char *problem, *kernel;
         int tile_q, tile_k;
     } cases[] = {
-        { "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d64", "f16_d64_plain", 192, 128 },
-        { "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d40,dv64,lse", "bf16_d64_plain", 192,
+        { "softmax_fwd:f16,b1,hq1,hkv1,lq960,lk999,d64", "f16_d64_plain", 192, 128 },
+        { "softmax_fwd:f16,b1,hq1,hkv1,lq1024,lk999,d64", "f16_d64_ranges", 192, 128 },
+        { "softmax_fwd:f16,b1,hq1,hkv1,lq1025,lk999,d64", "f16_d64_plain", 192, 128 },
+        { "softmax_fwd:f16,b1,hq1,hkv1,lq16384,lk999,d64", "f16_d64_plain", 192, 128 },
+        { "softmax_fwd:bf16,b1,hq1,hkv1,lq64,lk999,d40,dv64,lse", "bf16_d64_plain", 192,
           128 },
-        { "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d72,causal", "bf16_d128_ranges", 128,
-          128 },
+        { "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d72,causal", "bf16_d128_ranges", 192,
+          64 },
         { "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d64,dv128,window=9:0", "f16_d128_ranges",
-          128, 128 },
-        { "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,lens,sinks", "f16_d128_ranges", 128,
-          128 },
+          192, 64 },
+        { "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d128,lens,sinks", "f16_d128_ranges", 192,
+          64 },
         { "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d192,dv128,packed", "bf16_d256_ranges",
           128, 64 },
         { "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d256,layout=16:16:16:any",
@@ -89,7 +92,9 @@ static void which_instance_of_warpgroups(void **state)
         { "softmax_fwd:f16,b1,hq1,hkv1,lq999,lk999,d64,softcap=9", "f16_d64_capped", 192,
           128 },
         { "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d128,softcap=9,causal,lens",
-          "bf16_d128_capped", 128, 128 },
+          "bf16_d128_capped", 192, 64 },
+        { "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d128,lse", "bf16_d128_plain", 128,
+          128 },
     };
 
     (void)state;

@@ -47,12 +47,16 @@
 
 #include "softmax/wgmma_load.cuh"
 
+// large: of _plain; ranged: of the others.
 #if DIM <= 64
 using large = wgmma<3, 128, 4, 4, 2, 1>;
+using ranged = large;
 #elif DIM <= 128
 using large = wgmma<2, 128, 2, 2, 2, 1>;
+using ranged = wgmma<3, 64, 2, 2, 2, 1>;
 #else
 using large = wgmma<2, 64, 2, 2, 1, 2>;
+using ranged = large;
 #endif
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -380,5 +384,5 @@ DEVICE void fwd_wgmma(const attn_kparams &p, const attn_maps &maps)
     }
 
 KERNEL(NAME, _plain, large, CAN_PLAIN)
-KERNEL(NAME, _ranges, large, CAN_RANGES)
-KERNEL(NAME, _capped, large, CAN_RANGES | FEAT_SOFTCAP)
+KERNEL(NAME, _ranges, ranged, CAN_RANGES)
+KERNEL(NAME, _capped, ranged, CAN_RANGES | FEAT_SOFTCAP)

@@ -30,8 +30,13 @@ type=$1 dim=$2 part=$3 problems=$4
 shift 4
 PATH=$PATH:/usr/local/cuda/bin
 work=$(mktemp -d)
-[ "$file" != softmax/fwd_wgmma.cu ] || extra="-DRESIDENT=${RESIDENT:-132} ${extra:-}"
-used=large defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
+used=large
+if [ "$file" = softmax/fwd_wgmma.cu ]; then
+    extra="-DRESIDENT=${RESIDENT:-132} ${extra:-}"
+    [ "$part" = plain ] || used=ranged
+fi
+shapes="using $used|template <sums SUMS> using f32"
+defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
 [ "$type" != f32 ] || defines+=(-DTYPE_IS_F32)
 [ "$file" != linear/fwd_wgmma.cu ] || defines+=(-DOUTPUT_THREADS=WALKING)
 if [ "$file" = linear/bwd_wgmma.cu ]; then
@@ -53,7 +58,6 @@ if [ "$type $file" = "f32 softmax/fwd_mma.cu" ]; then
     [ "$part" = all ] && [ "$dim" -gt 128 ] && sums=EXACT
     used="f32<$sums>"
 fi
-shapes="using large|template <sums SUMS> using f32"
 if [[ $part = *all ]]; then
     shapes="using special|template <sums SUMS> using f32_special"
     used=special

@@ -20,10 +20,12 @@ static const char *const kind_name[] = { "plain", "ranges", "capped" };
 
 /* As cuda_kernels/softmax/fwd_wgmma.cu has them. Warpgroups with queries, keys of a step,
  * steps of K and of V, and tiles of Q, that are on their way or in use; in how many parts O
- * passes through shared memory. */
+ * passes through shared memory. plain: for the first kind alone. */
 typedef struct class
 {
-    int32_t dim, groups, keys, stages_k, stages_v, queries, o_parts;
+    int32_t dim;
+    bool plain;
+    int32_t groups, keys, stages_k, stages_v, queries, o_parts;
     const char *kernel[2][N_KINDS]; /* f16, bf16 */
 } class;
 
@@ -39,12 +41,15 @@ typedef struct class
 /* D 64: the exponentials take as long as the products, and three warpgroups overlap them
  * better than two (550 against 449 TFLOP/s at L 4096), in 160 registers each; a third and a
  * fourth step on its way are worth 1 to 2 % each. D 128 and 256: two, since O alone takes 64
- * and 128 registers of 232. D 256: 64 keys, for Q and two steps take 192 of the 227 KiB, and
- * what is left has room for half of O. */
+ * and 128 registers of 232. D 128 where keys are hidden: three with 64 keys a step, which skip
+ * more of what is hidden and are 1 to 2 % faster from L 2048 on, with causal; without they are
+ * slower where 192 queries do not divide a short L (L 1024: 567 for 616). D 256: 64 keys, for Q
+ * and two steps take 192 of the 227 KiB, and what is left has room for half of O. */
 static const class classes[] = {
-    { 64, 3, 128, 4, 4, 2, 1, KERNELS("d64") },
-    { 128, 2, 128, 2, 2, 2, 1, KERNELS("d128") },
-    { 256, 2, 64, 2, 2, 1, 2, KERNELS("d256") },
+    { 64, false, 3, 128, 4, 4, 2, 1, KERNELS("d64") },
+    { 128, true, 2, 128, 2, 2, 2, 1, KERNELS("d128") },
+    { 128, false, 3, 64, 2, 2, 2, 1, KERNELS("d128") },
+    { 256, false, 2, 64, 2, 2, 1, 2, KERNELS("d256") },
 };
 enum { N_CLASSES = sizeof classes / sizeof classes[0] };
 
@@ -64,10 +69,32 @@ static budget budget_of(const class *k)
     };
 }
 
+/* At D 64 two of three warpgroups have no queries in the last tile of a head, of which there are
+ * few: they skip its steps in the instance with ranges, which is 2 to 3 % faster then (467 for
+ * 454 TFLOP/s at L 1024, 583 for 573 at 4096). */
+static bool leaves_idle(const attn_problem *p)
+{
+    const int64_t tile = ROWS * classes[0].groups, rest = p->lq % tile;
+
+    return attn_max(p->d, p->dv) <= classes[0].dim && p->lq > tile && p->lq <= 22 * tile &&
+           rest > 0 && rest <= ROWS;
+}
+
+static int find_kind(const attn_problem *p)
+{
+    const bool ranged = p->features & ~(uint32_t)ATTN_FEAT_LSE ||
+                        attn_problem_bounded_left(p) || attn_problem_bounded_right(p) ||
+                        leaves_idle(p);
+
+    return p->features & ATTN_FEAT_SOFTCAP ? CAPPED : ranged ? RANGES : PLAIN;
+}
+
 static const class *find_class(const attn_problem *p)
 {
+    const int kind = find_kind(p);
+
     for (int i = 0; i < N_CLASSES; i++)
-        if (attn_max(p->d, p->dv) <= classes[i].dim)
+        if (attn_max(p->d, p->dv) <= classes[i].dim && (kind == PLAIN || !classes[i].plain))
             return &classes[i];
     return NULL;
 }
@@ -111,9 +138,8 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
     const class *const k = find_class(p);
-    const bool ranged = p->features & ~(uint32_t)ATTN_FEAT_LSE ||
-                        attn_problem_bounded_left(p) || attn_problem_bounded_right(p);
-    const int kind = p->features & ATTN_FEAT_SOFTCAP ? CAPPED : ranged ? RANGES : PLAIN;
+    const int kind = find_kind(p);
+    const bool counted = kind != PLAIN; /* tiles have different numbers of keys */
     const budget b = budget_of(k);
 
     step->kernel = k->kernel[p->type == ATTN_BF16][kind];
@@ -121,8 +147,8 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->tile_k = k->keys;
     step->box_q = ROWS;
     step->resident = c->compute_units;
-    step->counted = ranged; /* tiles have different numbers of keys */
-    out->workspace_bytes = ranged ? COUNTER_BYTES : 0;
+    step->counted = counted;
+    out->workspace_bytes = counted ? COUNTER_BYTES : 0;
     step->block = WARPGROUP * (1 + k->groups);
     attn_step_softmax(step, p, ATTN_READS_ALL);
     attn_step_define(step, "WHOLE_Q", true);
@@ -133,7 +159,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
         out, "bm%lld,bn%d,warpgroups%d,stages%d:%d,dim%d,d%lld,dv%lld,%s,%s",
         (long long)step->tile_q, k->keys, k->groups, k->stages_k, k->stages_v, k->dim,
         (long long)p->d, (long long)p->dv, attn_type_name(p->type), kind_name[kind]);
-    out->tile_reason = "the one of the class of head sizes";
+    out->tile_reason = "the one of the class of head sizes, and of whether keys are hidden";
     attn_choice_budget(out, "q, the tiles on their way", b.q);
     attn_choice_budget(out, "k and v, the steps on their way", b.steps);
     attn_choice_budget(out, "o on its way", b.o);
