@@ -9,9 +9,10 @@
 //           shared memory, column after column; K in chunks of DC columns, turned likewise,
 //           and V in chunks of JC keys go through four slots in turn: two are on their way
 //           (cp.async) while one is computed on. Weights lie key after key, so that both
-//           products are sums of outer products (outer.cuh). A row belongs to lanes of one
-//           warp, so weights, maxima and sums need no barrier, and warps may be a chunk
-//           apart: one computes while another is at its exponentials
+//           products are sums of outer products (outer.cuh). Rows that lie side by side
+//           belong to lanes of one warp, so weights, maxima and sums need no barrier, and
+//           warps may be a chunk apart: one computes while another is at its exponentials.
+//           A warp multiplies no keys that none of its queries sees
 // Grid      1-D, ceil(Lq / BM) * Hq * B groups, tile fastest; if the right side is bounded
 //           the last tile first, since it is the longest, of large tiles those of all heads
 // Block     TX * TY threads, 1-D
@@ -175,6 +176,7 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
         mem.l[i] = row.l;
         mem.l_extra[i] = 0.0f;
     }
+    const attn_range seen = seen_by_warp(my, mem);
     feed<T> next = find_feed<T, CAN>(p, mem, begin);
 
     if (!none) {
@@ -195,15 +197,16 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
 
         #pragma unroll 1
         for (int d = 0; d < p.d; d += T::DC, chunk++) {
-            const float *const a = mem.q + d * T::QP + 4 * my.ty;
+            const float *const a = mem.q + d * T::QP + row_of(my, 0);
             const float *const b = mem.slot[chunk % SLOTS] + 4 * my.tx;
             factors<T::RM, T::RN> f;
 
             meet(mem, chunk);
-            load_factors<4 * T::TY, 4 * T::TX>(f, 0, a, b);
+            load_factors<T::APART, 4 * T::TX>(f, 0, a, b);
             stage_next<T, CAN>(p, mem, next, chunk + AHEAD);
-            add_outer<0, T::QP, 4 * T::TY, T::KP, 4 * T::TX>(
-                s, f, a, b, min(T::DC, round_up4(p.d) - d));
+            if (j0 < seen.end && j0 + T::BN > seen.first)
+                add_outer<0, T::QP, T::APART, T::KP, 4 * T::TX>(
+                    s, f, a, b, min(T::DC, round_up4(p.d) - d));
             stage_rest<T>(mem, next, chunk + AHEAD);
             pass(mem, chunk);
         }
@@ -225,7 +228,7 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
 
         #pragma unroll 1
         for (int j = 0; j < min(T::BN, end - j0); j += T::JC, chunk++) {
-            const float *const a = mem.weight + j * T::WP + 4 * my.ty;
+            const float *const a = mem.weight + j * T::WP + row_of(my, 0);
             const float *const b = mem.slot[chunk % SLOTS] + 4 * my.tx;
             factors<T::RM, T::RV> f;
 
@@ -235,11 +238,12 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
                     __syncthreads();
                 hide_values<T>(mem, mem.slot[chunk % SLOTS], j);
             }
-            load_factors<4 * T::TY, 4 * T::TX>(f, 0, a, b);
+            load_factors<T::APART, 4 * T::TX>(f, 0, a, b);
             stage_next<T, CAN>(p, mem, next, chunk + AHEAD);
-            add_outer<SWAP, T::WP, 4 * T::TY, T::VP, 4 * T::TX>(
-                TYPE == TYPE_F32 ? part : o, f, a, b,
-                min(T::JC, round_up4(end - j0 - j)));
+            if (j0 + j < seen.end && j0 + j + T::JC > seen.first)
+                add_outer<SWAP, T::WP, T::APART, T::VP, 4 * T::TX>(
+                    TYPE == TYPE_F32 ? part : o, f, a, b,
+                    min(T::JC, round_up4(end - j0 - j)));
             stage_rest<T>(mem, next, chunk + AHEAD);
             pass(mem, chunk);
         }

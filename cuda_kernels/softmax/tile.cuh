@@ -25,6 +25,8 @@ template <int BM_, int BN_, int TX_, int TY_, int DC_, int JC_, int BLOCKS_> str
     static constexpr int BLOCKS = BLOCKS_;      // groups on a multiprocessor
     static constexpr int THREADS = TX * TY;
     static constexpr int RM = BM / TY, RN = BN / TX, RV = DIM / TX;
+    static constexpr int ALONG = 32 / TX;    // threads of a warp along the queries
+    static constexpr int APART = 4 * ALONG, ROWS = RM * ALONG;    // a warp's rows, row_of()
     static constexpr int QP = BM, KP = BN + 4, VP = DIM, WP = BM + 8;
     static constexpr int SLOT = larger(DC * KP, JC * VP);
 
@@ -91,10 +93,21 @@ template <typename T> DEVICE void meet(shared<T> &mem, unsigned chunk)
 
 DEVICE int round_up4(int x) { return (x + 3) & ~3; }
 
-// Which of the tile's rows is a thread's row r: fours that lie side by side, TY fours apart.
+// Which of the tile's rows is a thread's row r: fours that lie side by side, APART from one to
+// the next. A warp's rows lie side by side.
 template <typename T> DEVICE int row_of(const place<T> &my, int r)
 {
-    return 4 * my.ty + r % 4 + r / 4 * (4 * T::TY);
+    return my.ty / T::ALONG * T::ROWS + my.ty % T::ALONG * 4 + r % 4 + r / 4 * T::APART;
+}
+
+// The keys that some query of this warp sees, of the batch's.
+template <typename T> DEVICE attn_range seen_by_warp(const place<T> &my, const shared<T> &mem)
+{
+    const int first = my.ty / T::ALONG * T::ROWS, end = min(first + T::ROWS, mem.queries);
+
+    if (end <= first)
+        return { 0, 0 };
+    return { score_span(mem.score, first).first, score_span(mem.score, end - 1).end };
 }
 
 // Sums, or the largest, over the lanes that share rows: each lane gets those of one of them, of

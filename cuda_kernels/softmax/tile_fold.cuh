@@ -145,12 +145,15 @@ DEVICE void fold_scores(const place<T> &my, shared<T> &mem, float (&s)[T::RM][T:
     // a loop over the rows for each step, so that their shuffles overlap
     #pragma unroll
     for (int r = 0; r < T::RM; r++) {
+        const attn_range seen = MASKED ? score_span(mem.score, row_of(my, r)) : attn_range{};
+
         top[r] = -INFINITE;
         #pragma unroll
         for (int c = 0; c < T::RN; c++) {
+            const int j = j0 + my.tx + c * T::TX;
+
             if (MASKED)
-                s[r][c] = score_masked(mem.score, row_of(my, r), j0 + my.tx + c * T::TX,
-                                       s[r][c] * scale.first);
+                s[r][c] = j >= seen.first && j < seen.end ? s[r][c] * scale.first : -INFINITE;
             top[r] = state_max(s[r][c], top[r]);
         }
     }
@@ -160,8 +163,8 @@ DEVICE void fold_scores(const place<T> &my, shared<T> &mem, float (&s)[T::RM][T:
     mem.m[mine] = row.m;
     mem.factor[mine] = my_factor;
     __syncwarp();
-    load_fours<4 * T::TY>(m, mem.m + 4 * my.ty);
-    load_fours<4 * T::TY>(factor, mem.factor + 4 * my.ty);
+    load_fours<T::APART>(m, mem.m + row_of(my, 0));
+    load_fours<T::APART>(factor, mem.factor + row_of(my, 0));
     #pragma unroll
     for (int r = 0; r < T::RM; r++) {
         const float reference = state_reference(m[r]);
