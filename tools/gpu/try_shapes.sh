@@ -33,7 +33,7 @@ work=$(mktemp -d)
 [ "$file" != softmax/fwd_wgmma.cu ] || extra="-DRESIDENT=${RESIDENT:-132} ${extra:-}"
 used=large defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
 [ "$type" != f32 ] || defines+=(-DTYPE_IS_F32)
-[ "$file" != linear/fwd_wgmma.cu ] || defines+=(-DOUTPUT_THREADS=WALKING)
+[[ $file != linear/fwd_wgmma*.cu ]] || defines+=(-DOUTPUT_THREADS=WALKING)
 if [ "$file" = linear/bwd_wgmma.cu ]; then
     sums=_k_sums
     [ "$part" != q ] || sums=_q_sums
