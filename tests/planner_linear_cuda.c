@@ -189,17 +189,17 @@ static void cuda_wgmma(void **state)
         { "linear_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d64,causal",
           "linear_fwd_wgmma_f32_d64_c32_output", 1, 32, 0, 512 },
         { "linear_fwd:bf16,b16,hq16,hkv16,lq4096,lk4096,d64,causal",
-          "linear_fwd_wgmma_bf16_d64_c64_output", 1, 64, 0, 384 },
+          "linear_fwd_wgmma_bf16_d64_c64_output", 1, 64, 0, 512 },
         { "linear_fwd:f32,b1,hq8,hkv8,lq16384,lk16384,d64,causal",
-          "linear_fwd_wgmma_f32_d64_c32_output", 2, 32, 2048, 512 },
+          "linear_fwd_wgmma_f32_d64_c32_output", 3, 32, 2048, 512 },
         { "linear_fwd:f16,b1,hq1,hkv1,lq32768,lk32768,d64,causal",
           "linear_fwd_wgmma_f16_d64_c32_output", 3, 32, 512, 512 },
         { "linear_fwd:f32,b8,hq16,hkv16,lq2048,lk2048,d128,causal",
           "linear_fwd_wgmma_f32_d128_c64_output", 1, 64, 0, 384 },
         { "linear_fwd:bf16,b1,hq16,hkv16,lq4096,lk4096,d72,dv128,causal,state",
-          "linear_fwd_wgmma_bf16_d128_c32_output", 2, 32, 2048, 512 },
+          "linear_fwd_wgmma_bf16_d128_c128_output", 3, 128, 512, 512 },
         { "linear_fwd:f32,b1,hq16,hkv16,lq4096,lk4096,d128,causal",
-          "linear_fwd_wgmma_f32_d128_c64_output", 2, 64, 1024, 384 },
+          "linear_fwd_wgmma_f32_d128_c64_output", 3, 64, 1024, 384 },
         { "linear_fwd:f32,b400,hq1,hkv1,lq64,lk64,d64,dv20,causal",
           "linear_fwd_wgmma_f32_d64_c32_output", 1, 32, 0, 512 },
     };
@@ -235,7 +235,15 @@ static void cuda_wgmma(void **state)
     assert_string_equal(c.variant->name, "linear_fwd_wgmma");
     choose("linear_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d64,causal,allow=tf32", &t, &c);
     assert_string_equal(c.variant->name, "linear_fwd_chunk");
-    choose(cases[1].text, &t, &c); /* 16 bits */
+    choose(cases[1].text, &t, &c); /* bf16, heads that fill the device */
+    assert_string_equal(c.variant->name, "linear_fwd_wgmma");
+    choose("linear_fwd:bf16,b4,hq16,hkv16,lq4096,lk4096,d64,causal", &t, &c);
+    assert_string_equal(c.variant->name, "linear_fwd_wgmma");
+    choose("linear_fwd:bf16,b4,hq16,hkv16,lq4096,lk4096,d64,causal,normalize", &t, &c);
+    assert_string_equal(c.variant->name, "linear_fwd_chunk");
+    choose("linear_fwd:bf16,b1,hq8,hkv8,lq16384,lk16384,d64,causal", &t, &c);
+    assert_string_equal(c.variant->name, "linear_fwd_chunk");
+    choose("linear_fwd:f16,b16,hq16,hkv16,lq4096,lk4096,d64,causal", &t, &c);
     assert_string_equal(c.variant->name, "linear_fwd_chunk");
     t = cuda_of(160 * 1024, 132, 90);
     check_error(choose_named(text, &t, name, &c), ATTN_ERR_UNSUPPORTED,

@@ -3,6 +3,7 @@
 // m16n8k16. TYPE and DIM are the image's.
 #pragma once
 #include "linear/chunk_rows.cuh"
+#include "linear/phi16.cuh"
 
 constexpr int KT = PART / 16;    // operands of a part of a row
 
@@ -12,31 +13,9 @@ struct warp_state {
     float s[MT][NT][4], z[MT][4];
 };
 
-DEVICE float f32_of_low(uint32_t u)
+template <bool ELU1> DEVICE float phi_of_float(float pair)
 {
-    return TYPE == TYPE_F16 ? device_f32_of_f16((uint16_t)u) : f32_of_bf16(u & 0xffffu);
-}
-
-DEVICE float f32_of_high(uint32_t u)
-{
-    return TYPE == TYPE_F16 ? device_f32_of_f16((uint16_t)(u >> 16))
-                            : __uint_as_float(u & 0xffff0000u);
-}
-
-// phi, for numbers that are rounded to the type next.
-template <bool ELU1> DEVICE float phi_rounded(float x)
-{
-    const float below = ELU1 ? device_exp2(x * 1.44269504088896340736f) : 0.0f;
-
-    return x <= 0.0f ? below : ELU1 ? x + 1.0f : x;
-}
-
-template <bool ELU1> DEVICE float phi_of_pair(float pair)
-{
-    const uint32_t u = __float_as_uint(pair);
-
-    return __uint_as_float(device_pair<TYPE>(phi_rounded<ELU1>(f32_of_low(u)),
-                                             phi_rounded<ELU1>(f32_of_high(u))));
+    return __uint_as_float(phi_of_pair<ELU1>(__float_as_uint(pair)));
 }
 
 template <bool ELU1> DEVICE void take_phi_of(float4 *x, int rows)
@@ -50,10 +29,10 @@ template <bool ELU1> DEVICE void take_phi_of(float4 *x, int rows)
     for (int i = 0; i < COUNT; i++) {
         float4 y = at[i * STEP * CHUNKS];
 
-        y.x = phi_of_pair<ELU1>(y.x);
-        y.y = phi_of_pair<ELU1>(y.y);
-        y.z = phi_of_pair<ELU1>(y.z);
-        y.w = phi_of_pair<ELU1>(y.w);
+        y.x = phi_of_float<ELU1>(y.x);
+        y.y = phi_of_float<ELU1>(y.y);
+        y.z = phi_of_float<ELU1>(y.z);
+        y.w = phi_of_float<ELU1>(y.w);
         if (r + i * STEP < rows)
             at[i * STEP * CHUNKS] = y;
     }

@@ -12,7 +12,7 @@
 #define NAME attn_linear_fwd_scan
 #endif
 
-constexpr int COLUMNS = 64, THREADS = 256, AT_ONCE = 8;
+constexpr int COLUMNS = 64, THREADS = 256, AT_ONCE = 32;
 
 #include "linear/chunk.cuh"
 

@@ -4,27 +4,29 @@
 // Computes  O, den, and S and z as they come out, as written in include/attn/linear.h
 // Method    as fwd_chunk_tf32.cu, chunk by chunk, with products of warpgroups (wgmma) of bf16:
 //           each number is a sum of some of those (wgmma.cuh). One warpgroup brings K and V and
-//           takes them apart, one keeps the state, the others (QUERIES of them) have the queries
+//           takes them apart (wgmma_stage.cuh, or where there is no room for that
+//           wgmma_bring.cuh), one keeps the state, the others (QUERIES of them) have the queries
 //           of every so-manieth chunk: of their products those with the state alone wait for the
 //           chunk before
 // Grid      1-D, as there
 // Block     384 threads, 1-D, or 512 where two warpgroups have queries; _sums 256: that brings,
 //           that keeps
-// Shared    dynamic: parts of chunks of K and V, of states; z; sums of K by warps; barriers
+// Shared    dynamic: parts of chunks of K and V, of states; chunks of K, V and Q on their way; z;
+//           sums of K by warps; barriers
 // Barriers  full and empty ones in shared memory for each chunk and each state
-// Layout    rows of K and V 16 bytes at a time, of Q 16 or 8, of O 8 or 4. work: chunk.cuh
+// Layout    rows of Q, K and V 16 bytes at a time, of O 8 or 4. work: chunk.cuh
 // Numerics  wgmma.cuh; S and z f32. Rows of q with huge numbers are divided by a power of 2
 //           meanwhile. An infinity of f32 or f16 counts as NaN; what is not finite in a row of v
 //           may spread to queries of its chunk that do not see it. The bits of a head depend on
 //           the segments, which follow from B and the heads, and on nothing else
 // Instances _sums, _output
 // Requires  sm_90a; causal; rows of 16-byte pieces, D up to DIM
-// Tunables  STAGES, DEPTH, STATES, QUERIES; src/plan/cuda/linear_fwd_wgmma.c has the same
+// Tunables  STAGES, UNITS, STATES, QUERIES; src/plan/cuda/linear_fwd_wgmma.c has the same
 //           numbers
 // Oracle    src/host/linear_fwd_reference.c
 //
-// Built for each type, DIM (64, 128) and WIDTH (32, 64), the columns of a group: NAME is the
-// image's.
+// Built for f32 and f16 (bf16 has fwd_wgmma_bf16.cu), DIM (64, 128) and WIDTH (32, 64), the columns
+// of a group: NAME is the image's.
 #include "common/params.h"
 
 #ifndef TYPE
@@ -44,34 +46,25 @@ constexpr int COLUMNS = WIDTH;
 
 #include "linear/wgmma.cuh"
 
-// Chunks of K and V in shared memory, and on their way there; states; warpgroups with queries.
-constexpr bool LARGE = TYPE == TYPE_F32 && DIM > 64;
-constexpr int STAGES = LARGE ? 2 : TYPE == TYPE_BF16 ? 4 : 3, SUM_STAGES = TYPE == TYPE_F32 ? 2 : 3;
-constexpr int DEPTH = TYPE == TYPE_BF16   ? (DIM == 64 ? 3 : COLUMNS == 64 ? 2 : 1)
-                      : TYPE == TYPE_F16 ? (DIM == 64 ? 2 : 1)
-                                         : 1;
-constexpr int SUM_DEPTH = TYPE == TYPE_F32 || DIM > 64 ? 2 : 4;
-constexpr int STATES = LARGE ? 1 : 2, QUERIES = COLUMNS == 32 && !LARGE ? 2 : 1;
-
-// When the next queries are asked for, by the registers that are left: at once; when Q has been
-// multiplied, beside the products with V; or before those, and then no products run beside the
-// work on pairs.
-enum moment { AT_ONCE, LAST, BETWEEN };
-constexpr moment ASKS = TYPE == TYPE_BF16 || (TYPE == TYPE_F16 && (DIM == 64 || QUERIES == 1))
-                            ? AT_ONCE
-                        : QUERIES == 2 || (LARGE && COLUMNS == 64) ? BETWEEN
-                                                                   : LAST;
+// Chunks of K and V in shared memory, and units of them on their way there (wgmma_stage.cuh);
+// states; warpgroups with queries, which come through shared memory where there is room.
+constexpr bool LARGE = TYPE == TYPE_F32 && DIM > 64, STAGED = !LARGE;
+constexpr int STAGES = 2, SUM_STAGES = 2;
+constexpr int UNITS = LARGE ? 1 : 4, SUM_UNITS = LARGE ? 4 : 8;
+constexpr int STATES = 1, QUERIES = LARGE ? 1 : 2;
+constexpr int TURNS = larger(STATES, QUERIES);    // a warpgroup waits for its own states alone
 constexpr int THREADS = 256, WALKING = 128 * (2 + QUERIES);
+constexpr int UNIT_BYTES = CHUNK * 64 * elem_bytes<TYPE>();
 
 // Of threads that have queries, that keep the state, that bring.
-constexpr bool SMALL = TYPE == TYPE_BF16 && DIM == 64;
-constexpr int QUERY_REGISTERS = QUERIES == 1 ? 240 : SMALL ? 152 : 168;
-constexpr int STATE_REGISTERS = QUERIES == 1 ? 136 : SMALL ? 80 : 88;
-constexpr int BRING_REGISTERS = QUERIES == 1 || SMALL ? 128 : 88;
+constexpr int QUERY_REGISTERS = LARGE ? 240 : 176;
+constexpr int STATE_REGISTERS = LARGE ? 136 : DIM > 64 ? 104 : 88;
+constexpr int BRING_REGISTERS = LARGE ? 128 : DIM > 64 ? 56 : 72;
 
 struct shared_sums {
     keys k[SUM_STAGES];
     values v[SUM_STAGES];
+    float4 unit[SUM_UNITS][UNIT_BYTES / 16];
     float sums[SUM_STAGES][4][DIM];    // of K's rows, by warps
     device_barrier full[SUM_STAGES], empty[SUM_STAGES];
 };
@@ -80,12 +73,15 @@ struct shared_output {
     keys k[STAGES];
     values v[STAGES];
     states s[STATES];
+    float4 unit[UNITS][LARGE ? 1 : UNIT_BYTES / 16];
+    float4 q[QUERIES][STAGED ? CHUNK * DIM * elem_bytes<TYPE>() / 16 : 1];
     float z[STATES][DIM], sums[STAGES][4][DIM];
-    device_barrier full[STAGES], empty[STAGES], there[STATES], read[STATES];
+    device_barrier full[STAGES], empty[STAGES], there[TURNS], read[STATES];
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+#include "linear/wgmma_stage.cuh"
 #include "linear/wgmma_walk.cuh"
 
 DEVICE void sum_chunks(const attn_linear_kparams &p)
@@ -107,7 +103,7 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
         }
     device_barriers_ready();
     if (threadIdx.x < 128) {
-        bring_chunks<SUM_STAGES, SUM_DEPTH>(p, w, mem);
+        bring_chunks<SUM_STAGES, SUM_UNITS>(p, w, mem);
     } else {
         group_state my = {};
 
@@ -145,7 +141,7 @@ DEVICE void keep_state(const attn_linear_kparams &p, shared_output &mem)
         share_state(my, mem.s[slot]);
         if (thread_of_group() < DIM)
             mem.z[slot][thread_of_group()] = my.z;
-        arrive_written(&mem.there[slot]);
+        arrive_written(&mem.there[n % TURNS]);
         add_chunk<STAGES>(p, n, mem, my);
     }
     put_state_out(p, w, my);
@@ -157,12 +153,20 @@ DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
     const chunk_work w = find_walk(p);
     const int chunks = chunks_of(w);
     const int first = QUERIES > 1 ? (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 2 : 0;
+    float4 *const staged = mem.q[first];
     queries coming;
 
-    fetch_queries(p, w, w.first + first * CHUNK, coming);
+    const auto ask = [&](int j) {
+        if (STAGED)
+            ask_queries(p, w, j, staged);
+        else
+            fetch_queries(p, w, j, coming);
+    };
+
+    ask(w.first + first * CHUNK);
     #pragma unroll 1
     for (int n = first; n < chunks; n += QUERIES) {
-        const int j = w.first + n * CHUNK, stage = n % STAGES, slot = n % STATES;
+        const int j = w.first + n * CHUNK, stage = n % STAGES, slot = n % STATES, turn = n % TURNS;
         float pairs[CHUNK / 8][4], read[NT][4], seen[NT][4], down[2], den[2] = {};
         operands<STEPS> weights;
 
@@ -170,37 +174,38 @@ DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
             operands<DIM / 16> q;
             float raw[DIM / 8][4];
 
+            if (STAGED) {
+                await_queries(staged, coming);
+                ask(j + QUERIES * CHUNK);
+            }
             take_queries(p, coming, raw, down);
             if (linear_has(p, LINEAR_NORMALIZE)) {
-                device_barrier_wait(&mem.there[slot], n / STATES & 1);
+                device_barrier_wait(&mem.there[turn], n / TURNS & 1);
                 add_products(raw, mem.z[slot], den);
             }
             make_operands(raw, q);
-            if (ASKS == AT_ONCE)
-                fetch_queries(p, w, j + QUERIES * CHUNK, coming);
             device_barrier_wait(&mem.full[stage], n / STAGES & 1);
             begin_products<true, PARTS>(q, mem.k[stage][0][0], PANELS, pairs);
-            device_barrier_wait(&mem.there[slot], n / STATES & 1);
+            device_barrier_wait(&mem.there[turn], n / TURNS & 1);
             begin_products<false, STATE_PARTS>(q, mem.s[slot][0][0], PANELS, read);
-            device_products_wait<(ASKS == BETWEEN ? 0 : 1)>();
+            device_products_wait<0>();
             device_products_hold(pairs);
-            if (ASKS == BETWEEN)
-                fetch_queries(p, w, j + QUERIES * CHUNK, coming);
+            if (!STAGED)
+                ask(j + QUERIES * CHUNK);
+            device_products_hold(read);
+            device_barrier_arrive(&mem.read[slot]);
             mask_pairs(pairs, den);
             make_operands(pairs, weights);
         }
         begin_products<false, PARTS>(weights, mem.v[stage][0], 1, seen);
-        if (ASKS == LAST) {
-            device_products_wait<1>();
-            device_products_hold(read);
-            fetch_queries(p, w, j + QUERIES * CHUNK, coming);
-        }
         device_products_wait<0>();
-        device_products_hold(read);
         device_products_hold(seen);
         device_barrier_arrive(&mem.empty[stage]);
-        device_barrier_arrive(&mem.read[slot]);
-        write_rows(p, w, j, down, den, read, seen);
+        #pragma unroll
+        for (int i = 0; i < NT * 4; i++)
+            read[i / 4][i % 4] += seen[i / 4][i % 4];
+        device_products_hold(read);
+        write_rows(p, w, j, down, den, read);
     }
 }
 
@@ -214,15 +219,18 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
             device_barrier_init(&mem.full[i], 128);
             device_barrier_init(&mem.empty[i], 256);
         }
-        for (int i = 0; i < STATES; i++) {
+        for (int i = 0; i < TURNS; i++)
             device_barrier_init(&mem.there[i], 128);
+        for (int i = 0; i < STATES; i++)
             device_barrier_init(&mem.read[i], 128);
-        }
     }
     device_barriers_ready();
     if (threadIdx.x < 128) {
         device_leave_registers<BRING_REGISTERS>();
-        bring_chunks<STAGES, DEPTH>(p, find_walk(p), mem);
+        if constexpr (LARGE)
+            bring_registers<STAGES, 1>(p, find_walk(p), mem);
+        else
+            bring_chunks<STAGES, UNITS>(p, find_walk(p), mem);
     } else if (threadIdx.x < 256) {
         device_leave_registers<STATE_REGISTERS>();
         keep_state(p, mem);

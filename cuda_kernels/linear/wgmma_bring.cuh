@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // linear/wgmma_bring.cuh: how chunks of K and V come to the tiles of fwd_wgmma.cu: through
-// registers, where they are taken apart.
+// registers, where they are taken apart; where there is room, as wgmma_stage.cuh has it.
 #pragma once
 #include "linear/wgmma.cuh"
 
@@ -183,7 +183,7 @@ DEVICE int chunks_of(const chunk_work &w) { return ceil_div(w.end - w.first, CHU
 // By the warpgroup that brings: K and V of the next DEPTH chunks are on their way while those of
 // a chunk are taken apart.
 template <int STAGES, int DEPTH, class MEM>
-DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, MEM &mem)
+DEVICE void bring_registers(const attn_linear_kparams &p, const chunk_work &w, MEM &mem)
 {
     const int chunks = chunks_of(w);
     rows_of_chunk<TYPE, DIM> k[DEPTH];

@@ -11,7 +11,7 @@ struct group_state {
     float s[PANELS][NT][4], z;
 };
 
-DEVICE int thread_of_group() { return (int)threadIdx.x % 128; }
+DEVICE int thread_of_group() { return device_thread() & 127; }    // found anew
 
 // The first row and column that a thread has in a tile of 64 rows, found anew.
 struct own_place {
@@ -26,22 +26,22 @@ struct own_place {
     }
 };
 
-// Calls with each number of the state, its row, and its column in the tensor, where there is
-// such a one.
+// Calls with pairs of numbers of the state, their row, and the first one's column in the tensor,
+// where there is such a pair: 4 divides Dv.
 template <class STATE, class CALL>
-DEVICE void each_of_state(const attn_linear_kparams &p, const chunk_work &w, STATE &my,
-                          const CALL &call)
+DEVICE void each_pair(const attn_linear_kparams &p, const chunk_work &w, STATE &my,
+                      const CALL &call)
 {
     const own_place at;
 
     #pragma unroll
-    for (int i = 0; i < PANELS * NT * 4; i++) {
-        const int panel = i / (NT * 4), n = i / 4 % NT, e = i % 4;
-        const int row = panel * 64 + column_at(at.row + e / 2 * 8);
-        const int column = w.column + at.column + n * 8 + e % 2;
+    for (int i = 0; i < PANELS * NT * 2; i++) {
+        const int panel = i / (NT * 2), n = i / 2 % NT, half = i % 2;
+        const int row = panel * 64 + column_at(at.row + half * 8);
+        const int column = w.column + at.column + n * 8;
 
         if (row < p.d && column < p.dv)
-            call(my.s[panel][n][e], row, column);
+            call(my.s[panel][n][half * 2], my.s[panel][n][half * 2 + 1], row, column);
     }
 }
 
@@ -53,8 +53,11 @@ DEVICE bool has_z(const attn_linear_kparams &p)
 DEVICE void add_slot(const attn_linear_kparams &p, const chunk_work &w, const float *slot,
                      group_state &my)
 {
-    each_of_state(p, w, my, [&](float &x, int row, int column) {
-        x += slot[(int64_t)row * p.dv + column];
+    each_pair(p, w, my, [&](float &x, float &y, int row, int column) {
+        const float2 from = *(const float2 *)(slot + (int64_t)row * p.dv + column);
+
+        x += from.x;
+        y += from.y;
     });
     if (has_z(p))
         my.z += slot[(int64_t)p.d * p.dv + thread_of_group()];
@@ -63,8 +66,8 @@ DEVICE void add_slot(const attn_linear_kparams &p, const chunk_work &w, const fl
 DEVICE void store_slot(const attn_linear_kparams &p, const chunk_work &w, float *slot,
                        const group_state &my)
 {
-    each_of_state(p, w, my, [&](float x, int row, int column) {
-        slot[(int64_t)row * p.dv + column] = x;
+    each_pair(p, w, my, [&](float x, float y, int row, int column) {
+        *(float2 *)(slot + (int64_t)row * p.dv + column) = make_float2(x, y);
     });
     if (has_z(p) && w.column == 0)
         slot[(int64_t)p.d * p.dv + thread_of_group()] = my.z;
@@ -77,8 +80,12 @@ DEVICE void put_state_out(const attn_linear_kparams &p, const chunk_work &w,
     if (!writes_state(p, w))
         return;
     if (p.want_state)
-        each_of_state(p, w, my, [&](float x, int row, int column) {
-            p.state_out[LINEAR_AT(p, state_out, w.b, w.kvh, (int64_t)row, (int64_t)column)] = x;
+        each_pair(p, w, my, [&](float x, float y, int row, int column) {
+            float *const to = p.state_out + LINEAR_AT(p, state_out, w.b, w.kvh, (int64_t)row,
+                                                      (int64_t)column);
+
+            to[0] = x;
+            to[p.state_out_stride_d] = y;
         });
     if (p.want_z && has_z(p) && w.column == 0)
         p.z_out[LINEAR_AT(p, z_out, w.b, w.kvh, (int64_t)thread_of_group(), 0)] = my.z;
@@ -175,6 +182,50 @@ DEVICE void fetch_queries(const attn_linear_kparams &p, const chunk_work &w, int
     }
 }
 
+// The same through shared memory, where a warp has its own rows: those of the chunk that begins
+// with token j are asked for, and taken from there when they have come.
+constexpr int QUERY_ROW = DIM / EACH;    // 16 bytes each
+
+// Exchanged, so that lanes that read four elements of their rows find them in different banks.
+DEVICE int place_of_query(int row, int c)
+{
+    return row * QUERY_ROW + (c ^ (TYPE == TYPE_F32 ? row % 2 * 4 : row % 4 * 2));
+}
+
+DEVICE void ask_queries(const attn_linear_kparams &p, const chunk_work &w, int j, float4 *there)
+{
+    constexpr int STEP = 32 / QUERY_ROW;    // rows
+    const int lane = threadIdx.x % 32, c = lane % QUERY_ROW;
+    const int row = threadIdx.x % 128 / 32 * 16 + lane / QUERY_ROW;
+    const int rows = c * EACH < p.d ? w.end - j - row : 0;
+    const char *from = at_element(p.q, LINEAR_AT(p, q, w.b, w.h, (int64_t)j + row, 0) + c * EACH);
+
+    __syncwarp();    // the rows before have been taken
+    #pragma unroll
+    for (int i = 0; i < 16 / STEP; i++) {
+        const bool inside = i * STEP < rows;
+
+        device_copy<16>((float *)(there + place_of_query(row + i * STEP, c)), from, inside);
+        from += inside ? STEP * p.q_stride_l * (16 / EACH) : 0;
+    }
+    device_commit();
+}
+
+DEVICE void await_queries(const float4 *there, queries &x)
+{
+    const own_place at;
+
+    device_copied<0>();
+    __syncwarp();
+    #pragma unroll
+    for (int i = 0; i < DIM / 8; i++) {
+        const int c = at.column * 2 + i / 2 * 16, row = at.row + i % 2 * 8;
+
+        load_four((const char *)(there + place_of_query(row, c / EACH)) + c % EACH * (16 / EACH),
+                  x.word[i / 2][i % 2]);
+    }
+}
+
 // phi of them, if they have one, as results lie; and of a row with huge numbers what it is to be
 // multiplied by, so that no sum overflows, which is done here; else 1.
 template <bool MAPS = true>
@@ -239,10 +290,9 @@ DEVICE void mask_pairs(float (&pairs)[CHUNK / 8][4], float (&den)[2])
     }
 }
 
-// The warpgroup's rows of O, the sum of both, and den, of the chunk that begins with token j.
+// The warpgroup's rows of O and den, of the chunk that begins with token j.
 DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
-                       const float (&down)[2], const float (&dens)[2], const float (&read)[NT][4],
-                       const float (&seen)[NT][4])
+                       const float (&down)[2], const float (&dens)[2], const float (&o)[NT][4])
 {
     const own_place at;
     char *const to = (char *)at_element(p.o, LINEAR_AT(p, o, w.b, w.h, (int64_t)j + at.row, 0) +
@@ -269,8 +319,7 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
             continue;
         const auto write = [&](int n) {
             char *const y = to + (half * 8 * p.o_stride_l + n * 8) * (16 / EACH);
-            const float a = (read[n][half * 2] + seen[n][half * 2]) * factor;
-            const float b = (read[n][half * 2 + 1] + seen[n][half * 2 + 1]) * factor;
+            const float a = o[n][half * 2] * factor, b = o[n][half * 2 + 1] * factor;
 
             if (TYPE == TYPE_F32)
                 *(float2 *)y = make_float2(a, b);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
-// gpu/try_linear.cu: times linear/fwd_chunk_mma.cu, fwd_chunk_tf32.cu, fwd_wgmma.cu or a scan of
-// bwd_wgmma.cu alone, causal, to try its shapes: compile it with a changed copy of the file, no
-// library needed.
+// gpu/try_linear.cu: times linear/fwd_chunk_mma.cu, fwd_chunk_tf32.cu, fwd_wgmma.cu,
+// fwd_wgmma_bf16.cu or a scan of bwd_wgmma.cu alone, causal, to try its shapes: compile it with a
+// changed copy of the file, no library needed.
 //
 //   nvcc -O3 -std=c++17 -arch=sm_90a -I cuda_kernels -DTYPE=TYPE_BF16 -DDIM=64 -DNAME=attn_try \
 //        -DKERNEL_FILE='"linear/fwd_chunk_mma.cu"' tools/gpu/try_linear.cu -o try
-//   ./try B H L D DV SEGMENTS [GROUP]
+//   ./try B H L D DV SEGMENTS [GROUP [elu1] [normalize] [scanned]]
 //
 // Prints us of the sums, of the last step and of both, which then overlap, and GB/s of Q, K, V
 // and O over both: single launches with idle gaps, 15 of them, median, tensors that rotate
 // through copies of 200 MB or more in all, so that they come from memory. And the largest
 // error of some rows against double precision, of the largest element, unless GROUP heads of
-// queries share one of keys. The states of segments
-// are not brought together before, as the planner has it up to eight.
+// queries share one of keys or there is a phi or a normaliser. The states of segments are not
+// brought together before, as the planner has it for few; `scanned` reads one as if they were.
 //
 // Of bwd_wgmma.cu -DGRADIENT=OF_Q (or _K, _V, _KV), -DPART=_q (or _k, _v, _kv) and -DSUMS=_q_sums
 // (or _k_sums) say what: then Q, K, V and dO, and the gradients, are the tensors.
@@ -23,6 +23,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <unistd.h>
 #include <vector>
 
@@ -255,6 +256,11 @@ int main(int argc, char **argv)
     STRIDES(grad_k, d);
     STRIDES(grad_v, dv);
     p.features = LINEAR_CAUSAL;
+    for (int i = 8; i < argc; i++)
+        p.features |= !strcmp(argv[i], "elu1")        ? LINEAR_ELU1
+                      : !strcmp(argv[i], "normalize") ? LINEAR_NORMALIZE
+                      : !strcmp(argv[i], "scanned")   ? LINEAR_SCANNED
+                                                      : 0;
     p.d = d, p.dv = dv, p.batch = b, p.heads_q = h, p.heads_kv = h / group, p.group = group;
     p.len_q = p.len_kv = len, p.want_o = 1, p.scale = 1.0f;
     p.has = LHAS_GRAD_O | LHAS_GRAD_K | LHAS_GRAD_V;
@@ -295,7 +301,8 @@ int main(int argc, char **argv)
     run(x, 3);
     CHECK(cudaDeviceSynchronize());
 
-    const double error = group > 1 ? 0.0 : largest_error(x);
+    const double error =
+        group > 1 || argc > 8 ? 0.0 : largest_error(x);
     const double sums = p.pieces > 1 ? microseconds(x, 1) : 0.0, last = microseconds(x, 2);
     const double both = microseconds(x, 3);
 

@@ -4,75 +4,90 @@
 #include "core/size.h"
 #include "plan/cuda/linear.h"
 
-/* As cuda_kernels/linear/fwd_wgmma.cu has them. */
+/* As cuda_kernels/linear/fwd_wgmma.cu and fwd_wgmma_bf16.cu have them. */
 enum {
-    SUM_BLOCK = 256,
-    BLOCK = 384,                           /* 128 more where two warpgroups have queries */
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK, /* 64 columns, read or not */
     BARRIER_BYTES = 256,
-    N_TYPES = 3,
-    N_CLASSES = 4
+    FEW_TOKENS = 32, /* as in linear_fwd_chunk.c */
+    MOST_ADDED = 2,  /* states of segments that a walk adds up itself */
+    N_DIMS = 2
 };
 
-/* D is padded up to dim; columns of a group. A group computes the pairs of its chunks whatever
- * its columns, so the wider ones are better where the heads fill the device with them. */
+/* D is padded up to dim. A group computes the pairs of its chunks whatever its columns, so the
+ * wider ones are better where the heads fill the device with them, and in bf16 of the larger D
+ * where segments are needed either way. Chunks and states in shared memory, and warpgroups, of
+ * sums and of the last step. */
 typedef struct class
 {
-    int32_t dim, columns;
-    const char *sums[N_TYPES], *output[N_TYPES];
+    int32_t dim, columns, sum_stages, stages, states, sum_groups, groups;
+    int32_t sum_units, units; /* 64 columns of a chunk, to be taken apart */
+    const char *sums, *output;
 } class;
 
-#define KERNELS(name)                                               \
-    {                                                               \
-        "linear_fwd_wgmma_f32_" name, "linear_fwd_wgmma_f16_" name, \
-            "linear_fwd_wgmma_bf16_" name                           \
-    }
-static const class classes[N_CLASSES] = {
-    { 64, 32, KERNELS("d64_c32_sums"), KERNELS("d64_c32_output") },
-    { 64, 64, KERNELS("d64_c64_sums"), KERNELS("d64_c64_output") },
-    { 128, 32, KERNELS("d128_c32_sums"), KERNELS("d128_c32_output") },
-    { 128, 64, KERNELS("d128_c64_sums"), KERNELS("d128_c64_output") },
+#define KERNELS(name) "linear_fwd_wgmma_" name "_sums", "linear_fwd_wgmma_" name "_output"
+
+/* By D and width. */
+static const class classes_f32[N_DIMS][2] = {
+    { { 64, 32, 2, 2, 1, 2, 4, 8, 4, KERNELS("f32_d64_c32") },
+      { 64, 64, 2, 2, 1, 2, 4, 8, 4, KERNELS("f32_d64_c64") } },
+    { { 128, 32, 2, 2, 1, 2, 3, 4, 0, KERNELS("f32_d128_c32") },
+      { 128, 64, 2, 2, 1, 2, 3, 4, 0, KERNELS("f32_d128_c64") } },
+};
+static const class classes_f16[N_DIMS][2] = {
+    { { 64, 32, 2, 2, 1, 2, 4, 8, 4, KERNELS("f16_d64_c32") },
+      { 64, 64, 2, 2, 1, 2, 4, 8, 4, KERNELS("f16_d64_c64") } },
+    { { 128, 32, 2, 2, 1, 2, 4, 8, 4, KERNELS("f16_d128_c32") },
+      { 128, 64, 2, 2, 1, 2, 4, 8, 4, KERNELS("f16_d128_c64") } },
+};
+static const class classes_bf16[N_DIMS][2] = {
+    { { 64, 32, 6, 6, 2, 2, 4, 0, 0, KERNELS("bf16_d64_c32") },
+      { 64, 64, 6, 6, 2, 2, 4, 0, 0, KERNELS("bf16_d64_c64") } },
+    { { 128, 64, 4, 4, 2, 2, 4, 0, 0, KERNELS("bf16_d128_c64") },
+      { 128, 128, 4, 3, 2, 3, 4, 0, 0, KERNELS("bf16_d128_c128") } },
 };
 
-/* A group's columns and rows fill its shared memory, and one warpgroup has the queries. */
-static bool is_large(const attn_problem *p)
+static bool fills(const attn_problem *p, const attn_caps *c, const class *k)
 {
-    return p->type == ATTN_F32 && p->d > 64;
+    return 4 * p->b * p->hq * attn_ceil_div(p->dv, k->columns) >= 3 * c->compute_units;
 }
 
 /* NULL: D is over the largest. */
 static const class *find_class(const attn_problem *p, const attn_caps *c)
 {
-    const bool full = 4 * p->b * p->hq * attn_ceil_div(p->dv, 64) >= 3 * c->compute_units;
-    const int wide = p->dv > 32 && (full || is_large(p));
+    const int large = p->d > 64;
+    const class *const of = p->type == ATTN_F32   ? classes_f32[large]
+                            : p->type == ATTN_F16 ? classes_f16[large]
+                                                  : classes_bf16[large];
 
-    return p->d > 128 ? NULL : &classes[(p->d > 64) * 2 + wide];
+    if (p->d > 128)
+        return NULL;
+    if (p->dv <= of[0].columns)
+        return &of[0];
+    if (p->type == ATTN_BF16 && large)
+        return &of[!fills(p, c, &of[0]) || fills(p, c, &of[1])];
+    return &of[(p->type == ATTN_F32 && large) || fills(p, c, &of[1])];
 }
 
 /* Shared memory, line by line, as the kernel's structs have it. */
 typedef struct budget {
-    int64_t sums, keys, states;
+    int64_t sums, keys, queries, states;
 } budget;
-
-static int64_t block_of(const attn_problem *p, const class *k)
-{
-    return BLOCK + (k->columns == 32 && !is_large(p) ? 128 : 0);
-}
 
 static budget budget_of(const attn_problem *p, const class *k)
 {
-    const bool f32 = p->type == ATTN_F32, large = is_large(p);
-    const int64_t parts = f32 ? 3 : p->type == ATTN_F16 ? 2 : 1; /* of bf16 */
+    const bool own = p->type == ATTN_BF16; /* the tensor's bits are the operands */
+    const int64_t parts = p->type == ATTN_F32 ? 3 : own ? 1 : 2; /* of bf16 */
     const int64_t panels = k->dim / 64, row = 4 * k->dim;
-    const int64_t stage = parts * TILE_BYTES * (panels + 1) + 4 * row;
-    const int64_t state = attn_max(parts, 2) * TILE_BYTES * panels + row;
+    const int64_t wide = attn_ceil_div(k->columns, 64);
+    const int64_t unit = (int64_t)attn_type_bytes(p->type) * 64 * ATTN_CUDA_CHUNK;
+    const int64_t stage = parts * TILE_BYTES * (panels + wide) + 4 * row;
+    const int64_t state = parts * TILE_BYTES * panels * wide + row;
+    const int64_t walking = own ? k->stages : k->groups - 2; /* chunks of queries there */
 
-    return (budget){ .sums = (f32 ? 2 : 3) * stage + BARRIER_BYTES,
-                     .keys = (large        ? 2
-                              : parts == 1 ? 4
-                                           : 3) *
-                             stage,
-                     .states = (large ? 1 : 2) * state + BARRIER_BYTES };
+    return (budget){ .sums = k->sum_stages * stage + k->sum_units * unit + BARRIER_BYTES,
+                     .keys = k->stages * stage + k->units * unit,
+                     .queries = walking > 1 ? walking * panels * unit : 0,
+                     .states = k->states * state + BARRIER_BYTES };
 }
 
 static int64_t units(const attn_problem *p, const attn_caps *c)
@@ -127,7 +142,8 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     if (!attn_cuda_counts(p))
         return "the chunks of so many queries or keys end beyond 2^31 - 1";
     b = budget_of(p, k);
-    if (b.keys + b.states > c->fast_bytes || block_of(p, k) > c->max_group)
+    if (attn_max(b.sums, b.keys + b.queries + b.states) > c->fast_bytes ||
+        128 * k->groups > c->max_group)
         return "chunks do not fit the shared memory, or a group the limit of threads";
     if ((double)p->b * (double)p->hq * (double)attn_ceil_div(p->dv, 32) > 0x1p31 - 1)
         return "more groups than a grid can have, 2^31 - 1";
@@ -136,32 +152,38 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
-/* On an H200 1.6 to 2.5 times as fast as chunks in f32; in 16 bits 0.8 to 1.16 times, with a
- * normaliser 0.5 to 1.1 (docs/performance_h200.md). */
+/* On an H200 1.6 to 2.5 times as fast as chunks in f32, 1.1 to 1.7 times in bf16
+ * (docs/performance_h200.md). */
 static const char *worse(const attn_problem *p, const attn_caps *c)
 {
-    (void)c;
-    if (p->type != ATTN_F32)
-        return "takes it, but linear_fwd_chunk is faster in 16 bits at most sizes";
+    if (p->type == ATTN_F16)
+        return "takes it, but linear_fwd_chunk is faster in f16 at most sizes";
+    if (p->type == ATTN_BF16 && p->lq < FEW_TOKENS)
+        return "takes it, but so few tokens are sooner taken one by one";
+    if (p->type == ATTN_BF16 && find_class(p, c)->columns == 32 &&
+        (find_piece(p, c) || p->phi || p->features & ATTN_FEAT_NORMALIZE))
+        return "takes it, but with 32 columns a group linear_fwd_chunk is faster if there "
+               "are "
+               "segments, a phi or a normaliser";
     return p->allow_tf32
                ? "takes it, but TF32, which is allowed, takes a sixth of its products"
                : NULL;
 }
 
 static attn_step *add_step(const attn_problem *p, const attn_caps *c, const char *kernel,
-                           int64_t columns, int64_t block, bool scanned, attn_choice *out)
+                           int64_t columns, int64_t block, bool output, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
 
     step->kernel = kernel;
-    step->grouped = block < BLOCK; /* all but the last: of heads of K and V */
+    step->grouped = !output; /* of heads of K and V */
     step->tile_q = step->tile_k = ATTN_CUDA_CHUNK;
     step->columns = columns;
     step->piece = find_piece(p, c);
     step->block = block;
     step->overlaps = out->n_steps > 1;
     attn_cuda_linear_step(p, step);
-    attn_step_define(step, "LINEAR_SCANNED", scanned);
+    attn_step_define(step, "LINEAR_SCANNED", find_slots(p, c) > MOST_ADDED);
     return step;
 }
 
@@ -170,23 +192,24 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     const class *const k = find_class(p, c);
     const budget b = budget_of(p, k);
     const int64_t slots = find_slots(p, c);
-    const bool scanned = slots > ATTN_CUDA_MOST_ADDED;
 
     out->splits = 0;
     work_bytes(p, c, &out->workspace_bytes);
     if (has_slots(p, c))
-        add_step(p, c, k->sums[p->type - ATTN_F32], k->columns, SUM_BLOCK, scanned, out)
-            ->fast_bytes = b.sums;
-    if (scanned)
+        add_step(p, c, k->sums, k->columns, 128 * k->sum_groups, false, out)->fast_bytes =
+            b.sums;
+    if (slots > MOST_ADDED)
         add_step(p, c, "linear_fwd_scan", ATTN_CUDA_SCAN_COLUMNS, ATTN_CUDA_SCAN_THREADS,
-                 scanned, out);
-    add_step(p, c, k->output[p->type - ATTN_F32], k->columns, block_of(p, k), scanned, out);
+                 false, out);
+    add_step(p, c, k->output, k->columns, 128 * k->groups, true, out);
     attn_choice_instance(out, "chunk%d,columns%d,states%lld,dim%d,d%lld,dv%lld,%s",
                          ATTN_CUDA_CHUNK, k->columns, (long long)slots, k->dim,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type));
     out->tile_reason = "segments: one where there are heads for three quarters of the "
                        "multiprocessors, else as many as run at once";
     attn_choice_budget(out, "chunks of k and v", b.keys);
+    if (b.queries)
+        attn_choice_budget(out, "chunks of q", b.queries);
     attn_choice_budget(out, "the state for the queries", b.states);
 }
 
