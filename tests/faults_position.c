@@ -310,8 +310,38 @@ static void rows_alone_16(const subject *who)
     check_rows_alone(who, SOME_ROWS("f16"));
 }
 
+#define ONE_ROW(type) "softmax_fwd:" type ",b2,hq4,hkv2,lq1,lk9000,d64,lens,lse"
+
+/* Any number of pieces; where they follow from batch and heads, they change no bit. */
+static void pieces_change_nothing(const subject *who)
+{
+    enum { ROWS = 8, D = 64 };
+    static const int64_t splits[] = { 0, 36, 9, 141 }; /* the second and third: of 256 keys
+                                                          and of 1024, if of a tree */
+    const bool tree = !strcmp(who->variant, "softmax_fwd_split_mma");
+    float first[ROWS * (D + 1)];
+    trial t;
+
+    if (!tree && strcmp(who->variant, "softmax_fwd_split"))
+        return;
+    trial_make(&t, who, ONE_ROW("f16"));
+    t.lens_kv[1] = 3333;
+    for (size_t i = 0; i < sizeof splits / sizeof splits[0]; i++) {
+        t.options.splits = splits[i];
+        trial_compare(&t);
+        if (i && tree &&
+            (memcmp(first, t.o, ROWS * D * sizeof *first) ||
+             memcmp(first + ROWS * D, t.lse, ROWS * sizeof *first)))
+            fail_msg("%s: %lld pieces give other bits", t.name, (long long)splits[i]);
+        memcpy(first, t.o, ROWS * D * sizeof *first);
+        memcpy(first + ROWS * D, t.lse, ROWS * sizeof *first);
+    }
+    trial_free(&t);
+}
+
 EACH(rows_alone, SOME_ROWS("f32"))
 EACH(rows_alone_16, SOME_ROWS("f16"))
+EACH(pieces_change_nothing, ONE_ROW("f16"))
 EACH(alignments, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk5,d4,causal,lse")
 EACH(bottom_right_with_lengths,
      "softmax_fwd:f32,b1,hq1,hkv1,lq4,lk4,d4,causal,align=br,lens,lse")
@@ -337,6 +367,7 @@ int main(void)
         cmocka_unit_test(test_alibi_over_tiles),
         cmocka_unit_test(test_rows_alone),
         cmocka_unit_test(test_rows_alone_16),
+        cmocka_unit_test(test_pieces_change_nothing),
     };
 
     return FAULTS_RUN(tests);

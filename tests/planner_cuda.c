@@ -109,14 +109,48 @@ static void plans_do_not_depend_on_batch_or_heads(void **state)
     for (int i = 0; i < N_DEVICES; i++) {
         const attn_choice a = plan(i, "softmax_fwd:f32,b1,hq1,hkv1,lq300,lk300,d64");
         const attn_choice b = plan(i, "softmax_fwd:f32,b64,hq32,hkv8,lq300,lk300,d64");
-        const attn_choice c =
-            plan_with(i, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk9000,d64", NULL, 0);
-        const attn_choice d =
-            plan_with(i, "softmax_fwd:f16,b64,hq4,hkv4,lq1,lk9000,d64", NULL, 0);
+        const attn_choice c = plan_with(i, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk9000,d64",
+                                        "softmax_fwd_split", 0);
+        const attn_choice d = plan_with(i, "softmax_fwd:f16,b64,hq4,hkv4,lq1,lk9000,d64",
+                                        "softmax_fwd_split", 0);
 
         assert_memory_equal(&a, &b, sizeof a);
         assert_memory_equal(&c.step[0], &d.step[0], sizeof c.step[0]);
         assert_int_equal(c.splits, d.splits); /* the merge may be wide: the same bits */
+    }
+}
+
+/* On tensor cores bits do not follow from the pieces, if those are nodes of the tree: then
+ * few heads have small ones, for groups on all of the device. */
+static void nodes_of_a_tree(void **state)
+{
+    static const struct {
+        const char *problem;
+        int64_t piece;
+    } cases[] = {
+        { "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk8192,d128", 256 },
+        { "softmax_fwd:bf16,b8,hq32,hkv8,lq1,lk8192,d128", 1024 },
+        { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d128", 1024 },
+        { "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk131072,d128", 1024 },
+        { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d256", 512 },
+    };
+    static const char asked[] = "softmax_fwd:f16,b1,hq8,hkv2,lq1,lk9000,d64";
+    static const int64_t splits[][2] = {
+        { 1, 9216 }, { 5, 2048 }, { 9, 1024 }, { 36, 256 }
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_choice c = plan_with(3, cases[i].problem, "softmax_fwd_split_mma", 0);
+
+        assert_int_equal(c.step[0].piece, cases[i].piece);
+        assert_int_equal(c.step[1].merges, cases[i].piece);
+    }
+    for (size_t i = 0; i < sizeof splits / sizeof splits[0]; i++) {
+        const attn_choice c = plan_with(3, asked, "softmax_fwd_split_mma", splits[i][0]);
+
+        assert_int_equal(c.step[0].piece, splits[i][1]);
+        assert_true(c.splits <= splits[i][0]);
     }
 }
 
@@ -129,15 +163,15 @@ static void what_is_split(void **state)
         int tile_q, piece;
     } cases[] = {
         { 3, "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk8192,d128", "split_mma_bf16_d128_ranges",
-          8, 512 },
+          8, 256 },
         { 3, "softmax_fwd:f16,b1,hq32,hkv8,lq1,lk1024,d64,softcap=9",
-          "split_mma_f16_d64_all", 8, 64 },
+          "split_mma_f16_d64_all", 8, 256 },
         { 3, "softmax_fwd:f16,b1,hq32,hkv8,lq2,lk4096,d64", "split_mma_f16_d64_ranges", 8,
           256 },
         { 3, "softmax_fwd:f16,b1,hq32,hkv8,lq3,lk4096,d64,pages=16",
           "split_mma_f16_d64_all_many", 16, 256 },
         { 3, "softmax_fwd:f16,b1,hq32,hkv8,lq8,lk131072,d200", "split_mma_f16_d256_ranges",
-          8, 1024 },
+          8, 512 },
         { 3, "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk8192,d128,mask", "split_bf16_d128_all", 4,
           512 },
         { 3, "softmax_fwd:f32,b1,hq32,hkv8,lq8,lk1048576,d128", "split_f32_d128_ranges", 4,
@@ -145,7 +179,7 @@ static void what_is_split(void **state)
         { 0, "softmax_fwd:f16,b1,hq32,hkv8,lq1,lk8192,d128", "split_f16_d128_ranges", 4,
           512 },
         { 2, "softmax_fwd:f16,b1,hq32,hkv8,lq1,lk8192,d128", "split_mma_f16_d128_ranges", 8,
-          512 },
+          1024 },
         { 3, "softmax_fwd:f32,b1,hq32,hkv8,lq1,lk255,d128", "tile_f32_d128_small", 32, 0 },
         { 3, "softmax_fwd:f32,b1,hq32,hkv8,lq9,lk8192,d128", "tile_f32_d128_small", 32, 0 },
         { 4, "softmax_fwd:f32,b1,hq32,hkv8,lq1,lk8192,d128", "split_f32_d128_ranges", 4,
@@ -461,6 +495,7 @@ int main(void)
         cmocka_unit_test(which_instance),
         cmocka_unit_test(wide_rows),
         cmocka_unit_test(plans_do_not_depend_on_batch_or_heads),
+        cmocka_unit_test(nodes_of_a_tree),
         cmocka_unit_test(what_is_split),
         cmocka_unit_test(pieces_as_asked),
         cmocka_unit_test(whole_rows),

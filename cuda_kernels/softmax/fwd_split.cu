@@ -257,8 +257,7 @@ DEVICE void merge_workers(shared<T> &mem, rows_state<T> &my)
         for (int mask = T::LANES; mask < 32; mask *= 2)
             l += __shfl_xor_sync(0xffffffffu, l, mask);
         if (lane == 0) {
-            mem.work.m[warp][r] = m;
-            mem.work.l[warp][r] = l;
+            mem.work.state[warp][r] = { m, l };
         }
         #pragma unroll
         for (int e = 0; e < T::E; e++) {
@@ -272,6 +271,43 @@ DEVICE void merge_workers(shared<T> &mem, rows_state<T> &my)
                 o += __shfl_xor_sync(0xffffffffu, o, mask);
             if (lane < T::LANES)
                 sums[(warp * T::ROWS + r) * DIM + column_of<T>(e / T::PER) + e % T::PER] = o;
+        }
+    }
+}
+
+// Adds what the warps have, and writes the states of the piece.
+template <typename T> DEVICE void write_rows(const attn_kparams &p, const split_work<T> &my,
+                                        const float *sums)
+{
+    const int64_t row0 = (int64_t)my.pair * p.round_queries * my.group + my.row;
+    const int piece = my.first / p.piece;
+    const bool empty = my.any.first >= my.any.end;
+
+    for (int r = 0; r < my.rows; r++) {
+        float *const state = work_state(p, row0 + r, piece);
+        float *const to = work_sum(p, row0 + r, piece);
+        float m = -INFINITE, l = 0.0f, factor[T::WARPS];
+
+        #pragma unroll
+        for (int w = 0; w < T::WARPS && !empty; w++)
+            m = state_max(my.state[w][r].m, m);
+        #pragma unroll
+        for (int w = 0; w < T::WARPS && !empty; w++) {
+            factor[w] = state_weight(my.state[w][r].m, state_reference(m));
+            l += my.state[w][r].l * factor[w];
+        }
+        if (threadIdx.x == 0) {
+            state[0] = m;
+            state[1] = l;
+        }
+        // all that the merge fetches, before it knows what counts
+        for (int d = threadIdx.x; d < work_pitch(p) && p.want_o; d += T::THREADS) {
+            float o = 0.0f;
+
+            #pragma unroll
+            for (int w = 0; w < T::WARPS && !empty; w++)
+                o += rescaled(sums[(w * T::ROWS + r) * DIM + d], factor[w]);
+            to[d] = o;
         }
     }
 }

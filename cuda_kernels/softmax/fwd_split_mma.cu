@@ -8,23 +8,27 @@
 // Method    T. Dao et al., "Flash-Decoding" (2023). The queries of all heads that share a
 //           key/value head are the rows of a 16-row operand of mma.m16n8k16; the lower
 //           half of it is empty where there are no more than 8. A warp folds TILE keys at
-//           once with a maximum and sums of its own: S = Q K^T, weights, O += P V, where
-//           the registers that hold S hold P next. Rows of K and V go through a ring in
-//           shared memory that is the warp's own, SLOTS - 1 tiles ahead (cp.async), and
-//           come from there by ldmatrix; warps meet at the end only
+//           once with a maximum and sums of its own: S = Q K^T, weights, O^T += V^T P^T,
+//           where the registers that hold S are the second operand next. Rows of K and V go
+//           through a ring in shared memory that is the warp's own, SLOTS - 1 tiles ahead
+//           (cp.async), and come from there by ldmatrix. LEAF keys are a leaf of
+//           split_tree.cuh; a warp brings up to LEAVES of them together, the group those of
+//           its warps, which meet at the end only
 // Grid      1-D, ceil(round_queries * Hq / Hkv / ROWS) blocks * pieces * round_heads * Hkv
 //           / Hq groups, the block fastest
 // Block     128 threads, 1-D
-// Shared    dynamic: the ring, SLOTS * TILE * DIM elements a warp, and the group's work.
+// Shared    dynamic: the ring, SLOTS * TILE * DIM elements a warp, and the group's work. Q
+//           comes by way of the ring, sums of the warps at the end too.
 //           Chunks of 16 bytes of a row are exchanged by the row's number (xor), so that
 //           eight rows lie in different banks
-// Barriers  one, and two at the end
+// Barriers  two, and one at the end
 // Layout    any strides, in elements; CONTIG_ and WHOLE_ bits promise more (params.h).
 //           work: split_work.cuh
 // Numerics  products and sums f32, weights rounded to the type before they meet V, times
-//           2^14 in f16. The bits
-//           of a row depend on its keys and on the tunables, not on the other rows of its
-//           group, nor on B or H: keys belong to warps by their place in the piece
+//           2^11 in f16. The bits of a row depend on its keys and their places alone, not
+//           on the other rows of its group, nor on the pieces, and so on B or H, as long as
+//           leaves have LEAF keys: until the caller wants longer pieces than a group has
+//           leaves for
 // Features  all but bias, mask and dropout, through common/: a weight of 0 multiplies V, which may
 //           hold anything behind those. The instances _ranges know no pages, softcap or
 //           ALiBi. Sinks are the merge's
@@ -46,17 +50,23 @@
 #endif
 
 #include "softmax/split.cuh"
+#include "softmax/split_state.cuh"
 
 constexpr int CAN_MMA = CAN_ALL & ~FEAT_HIDES;
+constexpr int LEAF = DIM == 256 ? 128 : 64;    // keys
 
 template <int ROWS_, int TILE_, int SLOTS_, int BLOCKS_> struct split {
     static constexpr int ROWS = ROWS_;        // of a group: 8 or 16
     static constexpr int TILE = TILE_;        // keys that a warp folds at once
     static constexpr int SLOTS = SLOTS_;      // of the ring, each for a tile of K or V
     static constexpr int BLOCKS = BLOCKS_;    // groups on a multiprocessor
-    static constexpr int WARPS = 4, THREADS = 32 * WARPS;
+    static constexpr int WARPS = TREE_WIDTH, THREADS = 32 * WARPS;
     static constexpr int CHUNKS = DIM / 8;    // of 16 bytes, of a row
     static constexpr int HALVES = ROWS / 8;   // of the 16-row operand
+    static constexpr int PITCH = DIM + 4;     // of sums, so that rows begin in other banks
+
+    static constexpr bool CLIMBS = DIM < 256;    // there are registers for it
+    static constexpr int LEAVES = CLIMBS ? TREE_WIDTH : 1;    // of a warp, at most
 
     // as the planner counts them; 2048 for the group's work
     static constexpr int BYTES = 2 * WARPS * SLOTS * TILE * DIM + 2048;
@@ -65,85 +75,96 @@ template <int ROWS_, int TILE_, int SLOTS_, int BLOCKS_> struct split {
 // 8 KiB of a slot a warp: the bytes on their way are what counts, and next that the code
 // stays small, since every group has to pull it through the instruction cache. Of 256
 // columns there are no registers for 16 rows.
-using few = split<8, 4096 / DIM, 2, DIM == 256 ? 2 : 3>;
+using few = split<8, 4096 / DIM, 3, 2>;
 #if DIM < 256
-using many = split<16, 4096 / DIM, 2, 2>;
+using many = split<16, 4096 / DIM, 3, 2>;
 #endif
 
 template <typename T> struct shared {
-    // at the end the sums of the warps
+    // at the end the sums of the warps, each in its own part
     float4 ring[T::WARPS][T::SLOTS][T::TILE * T::CHUNKS];
     split_work<T> work;
 };
 
-// The states of this lane's rows, lane / 4 and that + 8: sums l of its own keys; of O the
-// columns 8 n + 2 (lane % 4) and the next.
-template <typename T> struct rows_state {
-    float m[T::HALVES], l[T::HALVES];
-    float o[DIM / 8][4];
-};
-
 // Brings rows j .. j + TILE - 1 of K or V, by this warp. Keys that nobody sees become 0 and
-// are not read. Code that is seldom run stays small: all of it has to pass through the
-// instruction cache once a group.
+// are not read. Called from one place, and what is seldom run is a loop: all code has to pass
+// through the instruction cache.
 template <typename T, int CAN>
 DEVICE void fetch(const attn_kparams &p, const split_work<T> &work, float4 *slot, bool of_k,
                   int j)
 {
-    constexpr int PIECES = T::TILE * T::CHUNKS / 32;
-    const bool whole = has<CAN>(p, of_k ? WHOLE_K : WHOLE_V);
-    const int lane = threadIdx.x % 32, depth = of_k ? p.d : p.dv;
+    constexpr int AT_ONCE = 32 / T::CHUNKS, COPIES = T::TILE / AT_ONCE;
+    const bool whole = of_k ? has<CAN>(p, WHOLE_K) : has<CAN>(p, WHOLE_V);
+    const int lane = threadIdx.x % 32, r0 = lane / T::CHUNKS, chunk = lane % T::CHUNKS;
     const uint16_t *const x = (const uint16_t *)(of_k ? p.k : p.v);
-    const attn_rows rows = of_k ? work.k_rows : work.v_rows;
-    const attn_range any = work.any;    // copies end what is known of shared memory
+    const attn_rows &rows = of_k ? work.k_rows : work.v_rows;
+    const int depth = of_k ? p.d : p.dv;
+    const int first = work.any.first - j, end = chunk * 8 < depth ? work.any.end - j : first;
+    const int64_t step = AT_ONCE * rows.stride_l;
+    int64_t row = rows.base + (j + r0) * rows.stride_l;
+
+    if (!whole) {
+        #pragma unroll 1
+        for (int r = r0; r < T::TILE; r += AT_ONCE) {
+            const bool seen = r >= first && r < end;
+            const int there = clamp(j + r, work.any.first, work.any.end - 1);
+
+            slot[r * T::CHUNKS + (chunk ^ (r & 7))] =
+                gather(x, address_row<CAN>(p, rows, there), rows.stride_d, chunk * 8,
+                       seen ? depth : 0);
+        }
+        return;
+    }
+    #pragma unroll
+    for (int i = 0; i < COPIES; i++) {
+        const int r = i * AT_ONCE + r0;
+
+        if (has<CAN>(p, FEAT_PAGES))
+            row = address_row<CAN>(p, rows, clamp(j + r, work.any.first, work.any.end - 1));
+        device_copy<16>((float *)(slot + r * T::CHUNKS + (chunk ^ (r & 7))),
+                        x + row + chunk * 8, r >= first && r < end);
+        row += step;
+    }
+}
+
+// Brings Q to a slot that is not yet in use.
+template <typename T, int CAN>
+DEVICE void fetch_queries(const attn_kparams &p, const split_work<T> &work, float4 *slot)
+{
+    static_assert(T::ROWS <= T::TILE, "a slot has room for Q");
+    const bool whole = has<CAN>(p, WHOLE_Q);
 
     #pragma unroll 1
-    for (int i = 0; i < (whole ? 0 : PIECES); i++) {
-        const int at = i * 32 + lane, r = at / T::CHUNKS, chunk = at % T::CHUNKS;
-        const bool seen = j + r >= any.first && j + r < any.end;
-        const int64_t row =
-            address_row<CAN>(p, rows, clamp(j + r, any.first, any.end - 1));
+    for (int at = threadIdx.x % 32; at < T::ROWS * T::CHUNKS; at += 32) {
+        const int r = at / T::CHUNKS, chunk = at % T::CHUNKS, there = min(r, work.rows - 1);
+        const attn_rows rows =
+            ADDRESS_QUERIES(p, q, work.seq, work.b, head_of(p, work, there));
+        const int64_t row = address_row<CAN & ~FEAT_PAGES>(p, rows, query_of(p, work, there));
+        const int depth = r < work.rows ? p.d : 0;
+        float4 *const to = slot + r * T::CHUNKS + (chunk ^ (r & 7));
 
-        slot[r * T::CHUNKS + (chunk ^ (r & 7))] =
-            gather(x, row, rows.stride_d, chunk * 8, seen ? depth : 0);
-    }
-    if (!whole)
-        return;
-    #pragma unroll
-    for (int i = 0; i < PIECES; i++) {
-        const int at = i * 32 + lane, r = at / T::CHUNKS, chunk = at % T::CHUNKS;
-        const bool seen = j + r >= any.first && j + r < any.end;
-        const int64_t row =
-            address_row<CAN>(p, rows, clamp(j + r, any.first, any.end - 1));
-
-        device_copy<16>((float *)(slot + r * T::CHUNKS + (chunk ^ (r & 7))),
-                        x + row + chunk * 8, seen && chunk * 8 < depth);
+        if (whole)
+            device_copy<16>((float *)to, (const uint16_t *)p.q + row + chunk * 8,
+                            chunk * 8 < depth);
+        else
+            *to = gather(p.q, row, rows.stride_d, chunk * 8, depth);
     }
 }
 
 // Q as the first operand: of each 16 columns, rows lane / 4 and that + 8, columns
 // 2 (lane % 4) + 0, 1, 8, 9.
-template <typename T, int CAN>
-DEVICE void load_queries(const attn_kparams &p, const shared<T> &mem,
-                         uint32_t (&q)[DIM / 16][4])
+template <typename T>
+DEVICE void take_queries(const float4 *slot, uint32_t (&q)[DIM / 16][4])
 {
     const int lane = threadIdx.x % 32;
+    // without a second half its rows are the first again, and not used
+    const int r = lane % 8 + (T::HALVES > 1 ? lane / 8 % 2 * 8 : 0);
 
     #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int r = lane / 4 + half * 8, there = min(r, mem.work.rows - 1);
-        const attn_rows rows = ADDRESS_QUERIES(p, q, mem.work.seq, mem.work.b,
-                                               head_of(p, mem.work, there));
-        const int64_t row =
-            address_row<CAN & ~FEAT_PAGES>(p, rows, query_of(p, mem.work, there));
-
-        #pragma unroll
-        for (int n = 0; n < DIM / 8; n++) {
-            const int c = n * 8 + lane % 4 * 2, depth = r < mem.work.rows ? p.d : 0;
-
-            q[n / 2][half + n % 2 * 2] =
-                half >= T::HALVES ? 0 : gather_pair(p.q, row, rows.stride_d, c, depth);
-        }
+    for (int n = 0; n < DIM / 16; n++) {
+        device_matrices(q[n], slot + r * T::CHUNKS + ((2 * n + lane / 16) ^ (r & 7)));
+        if (T::HALVES == 1)
+            q[n][1] = q[n][3] = 0;
     }
 }
 
@@ -190,151 +211,130 @@ DEVICE void change_scores(const attn_kparams &p, const shared<T> &mem, int j, bo
             if (has<CAN>(p, FEAT_TERMS))
                 x = score_add(x, score_term<CAN>(p, at, 0, key));
             if (edge)
-                x = key - mem.work.first < p.piece ? score_masked(at, 0, key, x)
-                                                   : -INFINITE;
+                x = score_masked(at, 0, key, x);
         }
     }
 }
 
-// From scores to weights, in place; rows move to their new maximum, and O with them.
-template <typename T>
-DEVICE void fold_scores(rows_state<T> &my, float (&s)[T::TILE / 8][4])
-{
-    #pragma unroll
-    for (int half = 0; half < T::HALVES; half++) {
-        attn_row row = { my.m[half], 0.0f };
-        float top = -INFINITE, sum = 0.0f;
-
-        #pragma unroll
-        for (int e = 0; e < T::TILE / 4; e++)
-            top = state_max(s[e / 2][half * 2 + e % 2], top);
-        top = state_max(__shfl_xor_sync(0xffffffffu, top, 1), top);
-        top = state_max(__shfl_xor_sync(0xffffffffu, top, 2), top);
-
-        const float factor = state_fold(&row, top), reference = state_reference(row.m);
-
-        my.m[half] = row.m;
-        #pragma unroll
-        for (int e = 0; e < T::TILE / 4; e++) {
-            float &x = s[e / 2][half * 2 + e % 2];
-
-            x = state_exp2(fmaf(x - reference, 1.44269504088896340736f, LIFT<TYPE>));
-            sum += x;
-        }
-        if (__any_sync(0xffffffffu, factor != 1.0f)) {
-            my.l[half] *= factor;
-            #pragma unroll
-            for (int n = 0; n < DIM / 8; n++) {
-                my.o[n][half * 2] = rescaled(my.o[n][half * 2], factor);
-                my.o[n][half * 2 + 1] = rescaled(my.o[n][half * 2 + 1], factor);
-            }
-        }
-        my.l[half] += sum;
-    }
-}
-
-// O += P V.
-template <typename T>
-DEVICE void add_values(const float4 *slot, const float (&w)[T::TILE / 8][4],
-                       rows_state<T> &my)
-{
-    const int lane = threadIdx.x % 32, r = lane % 16, odd = lane / 16;
-
-    #pragma unroll
-    for (int t = 0; t < T::TILE / 8; t += 2) {
-        uint32_t a[4];
-
-        #pragma unroll
-        for (int i = 0; i < 4; i++)
-            a[i] = i % 2 < T::HALVES ? elem_pair<TYPE>(w[t + i / 2][i % 2 * 2],
-                                                       w[t + i / 2][i % 2 * 2 + 1])
-                                     : 0;
-        #pragma unroll
-        for (int n = 0; n < DIM / 8; n += 2) {
-            uint32_t b[4];
-
-            device_matrices_turned(b, slot + (t * 8 + r) * T::CHUNKS + ((n + odd) ^ (r & 7)));
-            device_multiply<TYPE>(my.o[n], a, b[0], b[1]);
-            device_multiply<TYPE>(my.o[n + 1], a, b[2], b[3]);
-        }
-    }
-}
-
-// All of the piece that is this warp's: K and V of its tiles in turn, one fetched SLOTS - 1
-// steps before it is used.
+// The warp's keys of the group: K and V of its tiles in turn, one fetched SLOTS - 1 steps
+// before it is used.
 template <typename T, int CAN>
-DEVICE void fold_piece(const attn_kparams &p, shared<T> &mem, rows_state<T> &my)
+DEVICE rows_state<T> fold_keys(const attn_kparams &p, shared<T> &mem)
 {
-    constexpr int STEP = T::WARPS * T::TILE, AHEAD = T::SLOTS - 1;
-    const int warp = threadIdx.x / 32;
-    const int at = mem.work.first + warp * T::TILE;    // the warp's first key
-    const int first = at + max(mem.work.any.first - at, 0) / STEP * STEP;
-    const int steps = 2 * max(ceil_div(mem.work.any.end - first, STEP), 0);
+    constexpr int AHEAD = T::SLOTS - 1;
+    const int warp = threadIdx.x / 32, keys = p.piece / T::WARPS;
+    const int at = mem.work.first + warp * keys;    // the warp's first key
+    const int first = at + max(mem.work.any.first - at, 0) / T::TILE * T::TILE;
+    const int end = (int)min((int64_t)at + keys, (int64_t)mem.work.any.end);
+    const int steps = 2 * max(ceil_div(end - first, T::TILE), 0);
+    // longer where the caller wants pieces of so many keys
+    const int length = max(keys / T::LEAVES, LEAF);
+    int left = length - (first - at) % length;
     uint32_t q[DIM / 16][4];
     float s[T::TILE / 8][4];
+    climb<T> my;
     int to = 0, from = 0;
 
-    // step n: K of a tile, or V; a group of copies, though an empty one
-    const auto fetch_step = [&](int n) {
-        if (n < steps)
-            fetch<T, CAN>(p, mem.work, mem.ring[warp][to], n % 2 == 0,
-                          first + n / 2 * STEP);
+    make_empty(my.leaf);
+    make_empty(my.whole);
+    // step n is K of a tile, or V; its copies are a group, though an empty one
+    #pragma unroll 1
+    for (int n = -AHEAD; n < steps; n++) {
+        const int next = n + AHEAD, j = first + n / 2 * T::TILE;
+
+        if (n >= 0) {
+            device_copied<AHEAD - 1>();
+            __syncwarp();
+        }
+        if (n == 0) {
+            take_queries<T>(mem.ring[warp][AHEAD], q);
+            __syncwarp();
+        }
+        if (next < steps)
+            fetch<T, CAN>(p, mem.work, mem.ring[warp][to], next % 2 == 0,
+                          first + next / 2 * T::TILE);
+        if (n == -AHEAD)
+            fetch_queries<T, CAN>(p, mem.work, mem.ring[warp][AHEAD]);
         device_commit();
         to = to + 1 < T::SLOTS ? to + 1 : 0;
-    };
-    // the slot of step n, which has arrived; one more is on its way
-    const auto arrived = [&](int n) {
-        const int slot = from;
+        if (n == -1) {
+            find_rows<T, CAN>(p, mem.work);
+            __syncthreads();
+        }
+        if (n < 0)
+            continue;
 
-        device_copied<AHEAD - 1>();
-        __syncwarp();
-        fetch_step(n + AHEAD);
+        const float4 *const slot = mem.ring[warp][from];
+
         from = from + 1 < T::SLOTS ? from + 1 : 0;
-        return slot;
-    };
-
-    #pragma unroll 1
-    for (int n = 0; n < AHEAD; n++)
-        fetch_step(n);
-    find_rows<T, CAN>(p, mem.work);
-    load_queries<T, CAN>(p, mem, q);
-    __syncthreads();    // behind find_rows()
-    #pragma unroll 1
-    for (int n = 0; n < steps; n += 2) {
-        const int j = first + n / 2 * STEP;
-
-        find_scores<T>(mem.ring[warp][arrived(n)], q, s);
-        change_scores<T, CAN>(p, mem, j, at_edge(mem.work, j, T::TILE), s);
-        fold_scores(my, s);
-        add_values(mem.ring[warp][arrived(n + 1)], s, my);
+        if (n % 2 == 0) {
+            find_scores<T>(slot, q, s);
+            change_scores<T, CAN>(p, mem, j, at_edge(mem.work, j, T::TILE), s);
+            fold_scores(my.leaf, s);
+            continue;
+        }
+        add_values(slot, s, my.leaf);
+        left -= T::TILE;
+        if (left == 0 || n + 1 == steps) {
+            end_leaf(my);
+            left = length;
+        }
     }
+    return T::CLIMBS ? my.whole : my.leaf;
 }
 
-// Leaves the warp's states for write_rows().
-template <typename T> DEVICE void write_states(shared<T> &mem, const rows_state<T> &my)
+// Leaves the warp's states, for those of the group, in its part of the ring.
+template <typename T> DEVICE void leave_states(shared<T> &mem, const rows_state<T> &my)
 {
-    static_assert(T::ROWS * DIM * T::WARPS * 4 <= sizeof mem.ring, "the sums of the warps");
-    float *const sums = (float *)mem.ring;
+    static_assert(T::ROWS * T::PITCH * 4 <= sizeof mem.ring[0], "the sums of a warp");
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float *const sums = (float *)mem.ring[warp];
 
     #pragma unroll
     for (int half = 0; half < T::HALVES; half++) {
-        const int r = lane / 4 + half * 8;
-        float l = my.l[half];
-
-        l += __shfl_xor_sync(0xffffffffu, l, 1);
-        l += __shfl_xor_sync(0xffffffffu, l, 2);
-        if (lane % 4 == 0) {
-            mem.work.m[warp][r] = my.m[half];
-            mem.work.l[warp][r] = unlifted<TYPE>(l);
-        }
+        if (lane % 4 == 0)
+            mem.work.state[warp][lane / 4 + half * 8] = my.row[half];
         #pragma unroll
-        for (int n = 0; n < DIM / 8; n++) {
-            float *const to = sums + (warp * T::ROWS + r) * DIM + n * 8 + lane % 4 * 2;
+        for (int n = 0; n < DIM / 16; n++)
+            #pragma unroll
+            for (int e = 0; e < 4; e++)
+                sums[(half * 8 + lane % 4 * 2 + e % 2) * T::PITCH + n * 16 + e / 2 * 8 +
+                     lane / 4] = my.o[half][n][e];
+    }
+}
 
-            to[0] = unlifted<TYPE>(my.o[n][half * 2]);
-            to[1] = unlifted<TYPE>(my.o[n][half * 2 + 1]);
+// Brings the warps together, and writes the states of the group's keys: four columns of a row
+// a thread.
+template <typename T> DEVICE void write_states(const attn_kparams &p, const shared<T> &mem)
+{
+    const split_work<T> &my = mem.work;
+    const int64_t row0 = (int64_t)my.pair * p.round_queries * my.group + my.row;
+    const int quads = p.want_o ? max(work_pitch(p) / 4, 1) : 1, piece = my.first / p.piece;
+    const bool empty = my.any.first >= my.any.end;
+
+    #pragma unroll 1
+    for (int i = threadIdx.x; i < my.rows * quads; i += T::THREADS) {
+        const int r = i / quads, d = i % quads * 4;
+        attn_row row = state_init();
+        float o[4] = {};
+
+        #pragma unroll
+        for (int w = 0; w < (empty ? 0 : T::WARPS); w++) {
+            const tree_factors f = tree_join(row, my.state[w][r]);
+            const float4 x = *(const float4 *)((const float *)mem.ring[w] + r * T::PITCH + d);
+
+            o[0] = tree_sum(o[0], x.x, f);
+            o[1] = tree_sum(o[1], x.y, f);
+            o[2] = tree_sum(o[2], x.z, f);
+            o[3] = tree_sum(o[3], x.w, f);
         }
+        if (d == 0)
+            *(float2 *)work_state(p, row0 + r, piece) =
+                make_float2(row.m, unlifted<TYPE>(row.l));
+        if (p.want_o && p.dv)
+            *(float4 *)(work_sum(p, row0 + r, piece) + d) =
+                make_float4(unlifted<TYPE>(o[0]), unlifted<TYPE>(o[1]), unlifted<TYPE>(o[2]),
+                            unlifted<TYPE>(o[3]));
     }
 }
 
@@ -349,17 +349,10 @@ template <typename T, int CAN> DEVICE void fwd_split_mma(const attn_kparams &p)
         find_work<T, CAN>(p, mem.work);
     __syncthreads();
     if (mem.work.any.first < mem.work.any.end) {
-        rows_state<T> my = {};
-
-        #pragma unroll
-        for (int half = 0; half < T::HALVES; half++)
-            my.m[half] = -INFINITE;
-        fold_piece<T, CAN>(p, mem, my);
-        __syncthreads();
-        write_states(mem, my);
+        leave_states(mem, fold_keys<T, CAN>(p, mem));
         __syncthreads();
     }
-    write_rows(p, mem.work, (const float *)mem.ring);
+    write_states(p, mem);
 }
 
 #define JOIN(a, b) a##b

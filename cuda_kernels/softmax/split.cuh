@@ -26,7 +26,7 @@ template <typename T> struct split_work {
     int row, rows;    // the first, and how many there are
     int h, group;     // query heads h .. h + group - 1
     int first;        // key 0 of the piece
-    float m[T::WARPS][T::ROWS], l[T::WARPS][T::ROWS];    // at the end
+    attn_row state[T::WARPS][T::ROWS];    // at the end
 };
 
 // Row r of the group's is query query_of() of head head_of(), as the heads' queries lie one
@@ -42,6 +42,16 @@ template <typename T>
 DEVICE int head_of(const attn_kparams &p, const split_work<T> &my, int r)
 {
     return my.h + (p.round_queries > 1 ? (my.row + r) % my.group : my.row + r);
+}
+
+// As range_sequence(), past which there is one jump where a batch has no lengths of its own.
+template <int CAN> DEVICE attn_sequence find_sequence(const attn_kparams &p, int64_t b)
+{
+    constexpr int LENGTHS = FEAT_PACKED_Q | FEAT_PACKED_K | FEAT_LENS_Q | FEAT_LENS_KV |
+                            FEAT_OFFSETS | FEAT_PAGES;
+
+    return has<CAN>(p, LENGTHS) ? range_sequence<CAN>(p, b)
+                                : range_sequence<CAN & ~LENGTHS>(p, b);
 }
 
 // What this group is to do. By one thread.
@@ -62,7 +72,7 @@ template <typename T, int CAN> DEVICE void find_work(const attn_kparams &p, spli
     const int first = p.round_head ? p.round_head / group : 0;    // the round's first pair
     const int64_t b = p.batch > 1 ? (first + pair) / p.heads_kv : 0;
     const int kv = first + pair - (int)b * p.heads_kv;
-    const attn_sequence seq = range_sequence<CAN>(p, b);
+    const attn_sequence seq = find_sequence<CAN>(p, b);
     const int queries = clamp(seq.queries - p.round_query, 0, p.round_queries);
 
     my.seq = seq;
@@ -103,41 +113,4 @@ DEVICE void find_rows(const attn_kparams &p, split_work<T> &my)
 template <typename T> DEVICE bool at_edge(const split_work<T> &my, int j, int n)
 {
     return j < max(my.all.first, my.any.first) || min(my.all.end, my.any.end) - j < n;
-}
-
-// Adds what the warps have, and writes the states of the piece.
-template <typename T> DEVICE void write_rows(const attn_kparams &p, const split_work<T> &my,
-                                        const float *sums)
-{
-    const int64_t row0 = (int64_t)my.pair * p.round_queries * my.group + my.row;
-    const int piece = my.first / p.piece;
-    const bool empty = my.any.first >= my.any.end;
-
-    for (int r = 0; r < my.rows; r++) {
-        float *const state = work_state(p, row0 + r, piece);
-        float *const to = work_sum(p, row0 + r, piece);
-        float m = -INFINITE, l = 0.0f, factor[T::WARPS];
-
-        #pragma unroll
-        for (int w = 0; w < T::WARPS && !empty; w++)
-            m = state_max(my.m[w][r], m);
-        #pragma unroll
-        for (int w = 0; w < T::WARPS && !empty; w++) {
-            factor[w] = state_weight(my.m[w][r], state_reference(m));
-            l += my.l[w][r] * factor[w];
-        }
-        if (threadIdx.x == 0) {
-            state[0] = m;
-            state[1] = l;
-        }
-        // all that the merge fetches, before it knows what counts
-        for (int d = threadIdx.x; d < work_pitch(p) && p.want_o; d += T::THREADS) {
-            float o = 0.0f;
-
-            #pragma unroll
-            for (int w = 0; w < T::WARPS && !empty; w++)
-                o += rescaled(sums[(w * T::ROWS + r) * DIM + d], factor[w]);
-            to[d] = o;
-        }
-    }
 }

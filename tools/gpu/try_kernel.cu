@@ -6,8 +6,10 @@
 //        -DNAME=attn_x -DKERNEL_FILE='"softmax/fwd_split.cu"' -DPART=_ranges -DUSED=few \
 //        tools/gpu/try_kernel.cu -o try && ./try B HQ HKV LQ LK CAUSAL PIECE
 //
-// PIECE 0: a tile kernel; of softmax/fwd_mma.cu USED is large. SHARED_BYTES in place of the
-// shape's own where the part has terms too; RESIDENT=132: so many groups at most. Of a part
+// PIECE 0: a tile kernel; of softmax/fwd_mma.cu USED is large. With MERGES the second step of
+// few queries follows, which is linked too: fwd_split_merge.cu, NAME attn_try_merge. The time is
+// of both, and the error is looked at; with ALONE=1 in the environment not so. SHARED_BYTES in
+// place of the shape's own where the part has terms too; RESIDENT=132: so many groups at most. Of a part
 // with terms the environment says which: BIAS=bf16, f16 or f32, MASK=1 (bytes, one of 4096 is
 // 0; MASK=0: none is), ALIBI=1, and OVER, the dimensions that bias and mask have of "bhqk",
 // all if not set. Prints ms, TFLOP/s, GB/s of K and V and those of what a group reads of bias
@@ -184,7 +186,8 @@ static double error_of(const attn_kparams &p, bool causal)
         const auto vs = on_host(v + kv * lk * d * elem_bytes<TYPE>(), lk * d);
         const auto os = on_host(o + head * lq * d * elem_bytes<TYPE>(), lq * d);
 
-        for (int64_t i : { (int64_t)0, (int64_t)1, lq / 3, lq / 2 + 9, lq - 66, lq - 1 }) {
+        for (int64_t at : { (int64_t)0, (int64_t)1, lq / 3, lq / 2 + 9, lq - 66, lq - 1 }) {
+            const int64_t i = std::min(std::max(at, (int64_t)0), lq - 1);
             const int64_t keys = causal ? i + 1 + lk - lq : lk;
             std::vector<double> s(keys), sums(d);
             const auto terms = terms_of(p, head, i);
@@ -221,6 +224,26 @@ static attn_map map_for(const void *x, int64_t d, int64_t rows, int64_t heads, i
     return map_of(TYPE == TYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                    : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
                   x, d, rows, heads, batch, box);
+}
+#endif
+
+#ifdef MERGES    // attn_try_merge: of another file
+extern "C" __global__ void attn_try_merge_narrow(attn_kparams p);
+extern "C" __global__ void attn_try_merge_wide(attn_kparams p);
+
+static void launch_merge(const attn_kparams &p)
+{
+    const bool wide = p.pieces <= (p.round_heads * p.round_queries >= 4 * 132 ? 32 : 8);
+    cudaLaunchAttribute overlaps = {};
+    cudaLaunchConfig_t config = {};
+
+    overlaps.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlaps.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = p.round_heads * p.round_queries * ceil_div(p.dv, wide ? 128 : 32);
+    config.blockDim = wide ? 32 : 128;
+    config.attrs = &overlaps;
+    config.numAttrs = 1;
+    CHECK(cudaLaunchKernelEx(&config, wide ? attn_try_merge_wide : attn_try_merge_narrow, p));
 }
 #endif
 
@@ -298,6 +321,10 @@ int main(int argc, char **argv)
             CHECK(cudaMemsetAsync(p.work, 0, 4));
 #endif
         kernel<<<(unsigned)std::min(groups, resident), USED::THREADS, BYTES>>>(ARGUMENTS);
+#ifdef MERGES
+        if (!getenv("ALONE"))
+            launch_merge(p);
+#endif
         CHECK(cudaEventRecord(last));
         CHECK(cudaEventSynchronize(last));
         CHECK(cudaEventElapsedTime(&ms, first, last));
@@ -305,14 +332,21 @@ int main(int argc, char **argv)
             times.push_back(ms);
     }
     std::sort(times.begin(), times.end());
+#ifdef MERGES
+    const double error = getenv("ALONE") ? NAN : error_of(p, causal);
+#else
+    const double error = piece ? NAN : error_of(p, causal);    // partial sums are no results
+#endif
 
     const double ms = times[times.size() / 2];
     int blocks = 0;
 
     CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, USED::THREADS, BYTES));
-    printf("%8.4f ms  %7.2f TFLOP/s  %6.0f GB/s  terms %6.0f GB/s  %d groups a multiprocessor  %zu bytes  error %.1e\n", ms,
+    printf("%8.4f ms  %7.2f TFLOP/s  %6.0f GB/s  terms %6.0f GB/s  %d groups a multiprocessor  "
+           "%zu bytes  error %.1e\n",
+           ms,
            4e-9 * b * hq * lq * lk * d / ms * (causal ? 0.5 : 1.0),
            2e-6 * nk * elem_bytes<TYPE>() / ms, terms * 1e-6 / ms, blocks, (size_t)BYTES,
-           piece ? NAN : error_of(p, causal));
+           error);
     return 0;
 }

@@ -4,7 +4,8 @@
 # needed: compiles a copy of the file for each, side by side, then runs one after another. With
 # FILE=linear/fwd_chunk_mma.cu (or fwd_wgmma.cu) the problems are those of try_linear.cu, and PART
 # is output; with linear/bwd_wgmma.cu it is q, k, v, kv or, f32 of D 64, all, and walk with
-# linear/bwd_wgmma_tiles.cu.
+# linear/bwd_wgmma_tiles.cu. With FILE=softmax/fwd_split_mma.cu or fwd_split.cu a
+# PROBLEM ends with the keys of a piece, and the merge is part of what is timed.
 #
 # usage: tools/gpu/try_shapes.sh TYPE DIM PART "PROBLEM;PROBLEM..." SHAPE...
 #
@@ -51,6 +52,12 @@ if [ "$file" = linear/bwd_wgmma_tiles.cu ]; then
     defines+=(-DGRADIENT=OF_ALL -DOUTPUT_THREADS=WALKING -DSUM_THREADS=SUMMING -DSUMS=_sums
               -DSCAN=_scan -DSCANS=BACKS "-DLAST_BYTES=WALK_BYTES")
 fi
+merges=
+case $file in
+softmax/fwd_split_mma.cu) used=few merges=1 ;;
+softmax/fwd_split.cu) used=block merges=1 ;;
+esac
+[ -z "$merges" ] || defines+=(-DMERGES)
 [ "${ARCH:-90a}" != 90a ] || defines+=(-DHOPPER)    # the host's pass too has those shapes
 if [ "$type $file" = "f32 softmax/fwd_mma.cu" ]; then
     case $part in ranges) sums=EXACT ;; long) sums=EXACT_LONG ;; *) sums=IN_CORES ;; esac
@@ -73,9 +80,14 @@ for shape in "$@"; do
     s/*) sed -i -E "$shape" "$work/$n"/*/* ;;
     *) sed -i -E "s/^($shapes) = .*/\\1 = $shape;/" "$work/$n/$file" ;;    # of every class
     esac
-    nvcc -O3 -std=c++17 -gencode "arch=compute_${ARCH:-90a},code=sm_${ARCH:-90a}" -Xptxas -v -I "$work/$n" "${defines[@]}" ${extra:-} \
-        -DNAME=attn_try -DKERNEL_FILE="\"$file\"" -DPART=_"$part" "-DUSED=$used" \
-        "$try" -o "$work/$n/try" > "$work/$n/log" 2>&1 &
+    make=(nvcc -O3 -std=c++17 -gencode "arch=compute_${ARCH:-90a},code=sm_${ARCH:-90a}" -Xptxas -v
+        -I "$work/$n" "${defines[@]}" ${extra:-})
+    (
+        [ -z "$merges" ] || "${make[@]}" -DNAME=attn_try_merge -c -o "$work/$n/merge.o" \
+            "$work/$n/softmax/fwd_split_merge.cu"
+        "${make[@]}" -DNAME=attn_try -DKERNEL_FILE="\"$file\"" -DPART=_"$part" "-DUSED=$used" \
+            "$try" ${merges:+"$work/$n/merge.o"} -o "$work/$n/try"
+    ) > "$work/$n/log" 2>&1 &
     n=$((n + 1))
 done
 wait

@@ -12,20 +12,29 @@ enum {
     THREADS = 128,
     /* as cuda_kernels/softmax/fwd_split_merge.cu has them */
     MERGE_THREADS = 128,
-    MERGE_SLICES = 16,
+    MERGE_WIDE_THREADS = 32,
     NARROW = 32, /* columns of a group */
     WIDE = 128,
-    MANY_ROWS = 4, /* a multiprocessor: more groups for each would only wait in turn */
+    FEW_PIECES = 8,    /* more take a thread of a wide one several turns */
+    MOST_OF_WIDE = 32, /* and these are nearly all that it has room for */
+    MANY_ROWS = 4,     /* a multiprocessor: more groups for each would only wait in turn */
     FEW_KEYS = 256,
     FEW_QUERIES = 8,
-    /* Keys of a piece follow from Lk alone, so that a row's bits do: up to 8k keys there
-     * are about sixteen pieces, for eight key/value heads are to fill 132
+    /* Without a tree keys of a piece follow from Lk alone, so that a row's bits do: up to
+     * 8k keys there are about sixteen pieces, for eight key/value heads are to fill 132
      * multiprocessors; then pieces are long enough for their partial sums to be one
      * percent of K and V, and not so many that the merge takes long. */
     LEAST_PIECE = 64,
     USUAL_PIECE = 512,
     SHORT_PIECES = 16,
     MOST_PIECES = 128,
+    /* With one (cuda_kernels/softmax/split_tree.cuh) pieces are nodes of it: four leaves at
+     * least, one a warp, and four times as many on each level. */
+    TREE_WIDTH = 4,
+    LEAF = 64,
+    LEAF_OF_LARGEST = 128,  /* of the largest class of D */
+    TURN_KEYS = 64,         /* what the begin and the end of a group cost, in keys */
+    MOST_RESIDENT = 2,      /* groups on a multiprocessor, for their registers */
     ROUND_BYTES = 256 << 20 /* of workspace: more goes in rounds of queries */
 };
 
@@ -39,6 +48,7 @@ enum { RANGES, ALL, MANY_RANGES, MANY_ALL, N_KINDS };
 typedef struct family {
     int32_t few, many; /* 0: few only */
     int32_t ring_bytes, work_bytes;
+    bool tree;
     const char *kernels[N_TYPES][N_DIMS][N_KINDS];
 } family;
 
@@ -62,8 +72,9 @@ static const family cores = {
 static const family tensor_cores = {
     .few = 8,
     .many = 16,
-    .ring_bytes = 512,
+    .ring_bytes = 768,
     .work_bytes = 2048,
+    .tree = true,
     .kernels = { { { NULL } },
                  DIMS("softmax_fwd_split_mma_f16"),
                  DIMS("softmax_fwd_split_mma_bf16") },
@@ -92,9 +103,13 @@ static int64_t rows_of(const family *f, const attn_problem *p)
     return many_rows(f, p) ? f->many : f->few;
 }
 
-static int64_t piece_of(const attn_problem *p, int64_t splits)
+static int64_t pieces_of(const attn_problem *p, int64_t piece)
 {
-    const int64_t keys = attn_max(p->lk, 1);
+    return attn_max(attn_ceil_div(p->lk, piece), 1);
+}
+
+static int64_t even_piece(int64_t keys, int64_t splits)
+{
     const int64_t wish = splits ? attn_ceil_div(keys, splits)
                          : keys > (int64_t)USUAL_PIECE * MOST_PIECES
                              ? attn_ceil_div(keys, MOST_PIECES)
@@ -103,9 +118,57 @@ static int64_t piece_of(const attn_problem *p, int64_t splits)
     return attn_round_up(wish, LEAST_PIECE);
 }
 
-static int64_t pieces_of(const attn_problem *p, int64_t piece)
+/* The keys of the least and the largest node that a group has registers for. */
+static int64_t least_node(const attn_problem *p)
 {
-    return attn_max(attn_ceil_div(p->lk, piece), 1);
+    return TREE_WIDTH * (attn_cuda_dim_class(p) < N_DIMS - 1 ? LEAF : LEAF_OF_LARGEST);
+}
+
+static int64_t largest_node(const attn_problem *p)
+{
+    return least_node(p) * (attn_cuda_dim_class(p) < N_DIMS - 1 ? TREE_WIDTH : 1);
+}
+
+/* Bits do not follow from the node that a piece is, so it may follow from batch and heads:
+ * the one with which all groups are done first, if each takes as long as its keys. */
+static int64_t best_node(const family *f, const attn_problem *p, const attn_caps *c)
+{
+    const int64_t bytes = THREADS * f->ring_bytes + f->work_bytes;
+    const int64_t at_once =
+        attn_max(attn_min(c->fast_bytes / bytes, MOST_RESIDENT), 1) * c->compute_units;
+    const int64_t rows = attn_max(attn_ceil_div(p->lq * group_of(p), rows_of(f, p)), 1);
+    const int64_t most = largest_node(p);
+    int64_t best = least_node(p), least = INT64_MAX;
+
+    for (int64_t node = best; node <= most; node *= TREE_WIDTH) {
+        int64_t groups, cost = INT64_MAX;
+
+        if (attn_mul(rows * pieces_of(p, node), p->b * attn_max(p->hkv, 1), &groups) &&
+            attn_mul(attn_ceil_div(groups, at_once), node + TURN_KEYS, &cost) &&
+            cost <= least) {
+            least = cost;
+            best = node;
+        }
+    }
+    return best;
+}
+
+static int64_t piece_of(const family *f, const attn_problem *p, const attn_caps *c,
+                        int64_t splits)
+{
+    const int64_t keys = attn_max(p->lk, 1),
+                  wish = splits ? attn_ceil_div(keys, splits) : 0;
+    int64_t node = least_node(p);
+
+    if (!f->tree)
+        return even_piece(keys, splits);
+    if (!splits)
+        return best_node(f, p, c);
+    if (wish > largest_node(p)) /* longer leaves */
+        return attn_round_up(wish, largest_node(p));
+    while (node < wish)
+        node *= TREE_WIDTH;
+    return node;
 }
 
 /* Workspace of so many queries of all heads; false if that overflows. */
@@ -144,7 +207,7 @@ static bool fits_grid(const family *f, const attn_problem *p, int64_t piece,
 
 static const char *refusal(const family *f, const attn_problem *p, const attn_caps *c)
 {
-    const int64_t piece = piece_of(p, 0), queries = round_of(p, c, piece);
+    const int64_t piece = piece_of(f, p, c, 0), queries = round_of(p, c, piece);
 
     if (attn_cuda_dim_class(p) == N_DIMS)
         return "D or Dv is over 256";
@@ -196,17 +259,16 @@ static void lower_merge(const attn_problem *p, const attn_caps *c, int64_t piece
                         int64_t queries, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
-    const bool wide = p->b * p->hq * queries >= MANY_ROWS * c->compute_units;
+    const bool many = p->b * p->hq * queries >= MANY_ROWS * c->compute_units;
+    const bool wide = pieces_of(p, piece) <= (many ? MOST_OF_WIDE : FEW_PIECES);
 
     step->kernel = merges[p->type - ATTN_F32][wide];
     step->tile_q = 1;
     step->tile_k = step->merges = piece;
     step->columns = wide ? WIDE : NARROW;
     step->overlaps = true;
-    step->block = MERGE_THREADS;
+    step->block = wide ? MERGE_WIDE_THREADS : MERGE_THREADS;
     attn_step_softmax(step, p, ATTN_READS_ALL);
-    attn_choice_budget(out, "merge: sums of slices", 4 * MERGE_SLICES * step->columns);
-    attn_choice_budget(out, "merge: of each warp", 8 * MERGE_THREADS / 32);
 }
 
 static void lower_with(const family *f, const attn_problem *p, const attn_caps *c,
@@ -217,11 +279,11 @@ static void lower_with(const family *f, const attn_problem *p, const attn_caps *
     const bool all = p->features & EACH_SCORE, many = many_rows(f, p);
     const int kind = many ? (all ? MANY_ALL : MANY_RANGES) : all ? ALL : RANGES;
     attn_step *step = &out->step[out->n_steps++];
-    int64_t piece = piece_of(p, out->splits), queries = round_of(p, c, piece);
+    int64_t piece = piece_of(f, p, c, out->splits), queries = round_of(p, c, piece);
 
     if (!queries ||
         !fits_grid(f, p, piece, queries)) { /* the wish is more than it can do */
-        piece = piece_of(p, 0);
+        piece = piece_of(f, p, c, 0);
         queries = round_of(p, c, piece);
     }
     out->splits = pieces_of(p, piece);
@@ -233,14 +295,17 @@ static void lower_with(const family *f, const attn_problem *p, const attn_caps *
     step->tile_k = step->piece = piece;
     step->block = THREADS;
     attn_step_softmax(step, p, ATTN_READS_ALL);
+    attn_step_define(step, "WHOLE_Q", whole(p, ATTN_TENSOR_Q, p->d));
     attn_step_define(step, "WHOLE_K", whole(p, ATTN_TENSOR_K, p->d));
     attn_step_define(step, "WHOLE_V", whole(p, ATTN_TENSOR_V, p->dv));
     attn_choice_instance(out, "p%lld,r%lld,dim%d,d%lld,dv%lld,%s,%s", (long long)piece,
                          (long long)step->tile_q, attn_cuda_dim[i], (long long)p->d,
                          (long long)p->dv, attn_type_name(p->type), all ? "all" : "ranges");
     out->tile_reason =
-        "r: rows of all heads that share K and V, read once for all of them; "
-        "pieces follow from the number of keys";
+        f->tree ? "r: rows of all heads that share K and V, read once for all of them; "
+                  "pieces are nodes of a tree of keys, which bits follow from"
+                : "r: rows of all heads that share K and V, read once for all of them; "
+                  "pieces follow from the number of keys";
     attn_choice_budget(out, "rows of k and v on their way, then sums",
                        (int64_t)THREADS * f->ring_bytes);
     attn_choice_budget(out, "the group's work", f->work_bytes);

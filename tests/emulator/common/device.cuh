@@ -88,6 +88,16 @@ static inline uint32_t __shfl_sync(unsigned, uint32_t x, int lane)
     return emulated_exchange(x, (int)(threadIdx.x % 32) ^ lane);
 }
 
+static inline uint32_t __shfl_sync(unsigned all, int x, int lane)
+{
+    return __shfl_sync(all, (uint32_t)x, lane);
+}
+
+static inline float __shfl_sync(unsigned all, float x, int lane)
+{
+    return __uint_as_float(__shfl_sync(all, __float_as_uint(x), lane));
+}
+
 static inline bool __any_sync(unsigned, bool x)
 {
     return emulated_any(x);
