@@ -9,6 +9,14 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// No lane goes on before all have seen it: one of them arrives for the warp, and a lane that
+// still waits could find the slot filled, emptied and filled again.
+DEVICE void wait_all(device_barrier *b, uint32_t parity)
+{
+    device_barrier_wait(b, parity);
+    __syncwarp();
+}
+
 // Rows of Q, K or V come to a slot that is empty: as a box of a map, which the warp begins that
 // COPIES, or else by two others, which it tells when. As many arrivals as those have lanes.
 template <typename T, bool COPIES, int HEIGHT, int CHUNKS>
@@ -17,7 +25,7 @@ DEVICE void bring(bool box, float4 *to, const attn_map &map, const source &from,
                   device_barrier *full)
 {
     if (COPIES) {
-        device_barrier_wait(empty, parity ^ 1);
+        wait_all(empty, parity ^ 1);
         if (!box) {
             device_meet<96>(HANDS);
         } else if (threadIdx.x % 32 == 0) {
@@ -49,7 +57,7 @@ DEVICE void bring_queries(const attn_maps &maps, int t, wgmma_shared<T> &mem)
                                            work.i0 + wg * 64, work.in_q, empty, in.parity,
                                            full);
         } else if (COPIES) {
-            device_barrier_wait(empty, in.parity ^ 1);
+            wait_all(empty, in.parity ^ 1);
             if (threadIdx.x % 32 == 0)
                 device_barrier_arrive(full, BRINGERS);
         }
