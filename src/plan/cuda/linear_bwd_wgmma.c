@@ -147,6 +147,9 @@ typedef struct tiles {
     const char *sums, *scan, *walk;
 } tiles;
 
+/* Tokens of a segment that is the only one: of calls longer than planned too. */
+static const int64_t tiles_whole = INT32_MAX / ATTN_CUDA_CHUNK * ATTN_CUDA_CHUNK;
+
 enum {
     TILES_BLOCK = 512,
     TILES_SCAN = 256,
@@ -181,6 +184,11 @@ static int64_t chunks_of(int64_t chunks, int64_t n)
                     attn_min(chunks, ATTN_CUDA_LEAST_CHUNKS));
 }
 
+static int64_t tokens_of(int64_t chunks, int64_t each)
+{
+    return each < chunks ? each * ATTN_CUDA_CHUNK : tiles_whole;
+}
+
 /* So that the last group ends soonest, all groups begun in their order as multiprocessors come
  * free. */
 static tile_cut cut_tiles(const attn_problem *p, const attn_caps *c, const tiles *t)
@@ -211,7 +219,7 @@ static tile_cut cut_tiles(const attn_problem *p, const attn_caps *c, const tiles
             }
         }
     }
-    return (tile_cut){ back * ATTN_CUDA_CHUNK, q * ATTN_CUDA_CHUNK };
+    return (tile_cut){ tokens_of(chunks, back), tokens_of(chunks, q) };
 }
 
 static int64_t segments_of(const attn_problem *p, int64_t piece)
@@ -265,8 +273,8 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "takes the causal form alone";
     if (!k)
         return "D or Dv is over 128";
-    if (wants_back(p) && p->hq != p->hkv && k->dim > 64)
-        return "of D or Dv over 64 takes a query head for each of keys alone";
+    if (wants_back(p) && p->hq != p->hkv && !wants_both(p))
+        return "of heads that share keys takes dK and dV together, D and Dv up to 64";
     if (!attn_cuda_linear_aligned(p))
         return "wants rows that are moved 16 bytes at a time, and whose bytes 16 divides";
     if (!attn_cuda_counts(p))

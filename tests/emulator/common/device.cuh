@@ -17,7 +17,6 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define DEVICE static inline
-#define __CUDA_ARCH_FEAT_SM90_ALL    // the device is one of capability 9.0
 
 using std::max;
 using std::min;
