@@ -239,10 +239,10 @@ static void cuda_wgmma(void **state)
     assert_string_equal(c.variant->name, "linear_fwd_wgmma");
     choose("linear_fwd:bf16,b4,hq16,hkv16,lq4096,lk4096,d64,causal", &t, &c);
     assert_string_equal(c.variant->name, "linear_fwd_wgmma");
-    choose("linear_fwd:bf16,b4,hq16,hkv16,lq4096,lk4096,d64,causal,normalize", &t, &c);
-    assert_string_equal(c.variant->name, "linear_fwd_chunk");
-    choose("linear_fwd:bf16,b1,hq8,hkv8,lq16384,lk16384,d64,causal", &t, &c);
-    assert_string_equal(c.variant->name, "linear_fwd_chunk");
+    choose("linear_fwd:bf16,b1,hq8,hkv8,lq16384,lk16384,d64,causal,normalize", &t, &c);
+    assert_string_equal(c.variant->name, "linear_fwd_wgmma");
+    choose("linear_fwd:bf16,b1,hq8,hkv8,lq31,lk31,d64,causal", &t, &c); /* so few tokens */
+    assert_string_equal(c.variant->name, "linear_fwd_recurrent");
     choose("linear_fwd:f16,b16,hq16,hkv16,lq4096,lk4096,d64,causal", &t, &c);
     assert_string_equal(c.variant->name, "linear_fwd_chunk");
     t = cuda_of(160 * 1024, 132, 90);

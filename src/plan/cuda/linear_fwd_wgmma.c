@@ -156,15 +156,11 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
  * (docs/performance_h200.md). */
 static const char *worse(const attn_problem *p, const attn_caps *c)
 {
+    (void)c;
     if (p->type == ATTN_F16)
         return "takes it, but linear_fwd_chunk is faster in f16 at most sizes";
     if (p->type == ATTN_BF16 && p->lq < FEW_TOKENS)
         return "takes it, but so few tokens are sooner taken one by one";
-    if (p->type == ATTN_BF16 && find_class(p, c)->columns == 32 &&
-        (find_piece(p, c) || p->phi || p->features & ATTN_FEAT_NORMALIZE))
-        return "takes it, but with 32 columns a group linear_fwd_chunk is faster if there "
-               "are "
-               "segments, a phi or a normaliser";
     return p->allow_tf32
                ? "takes it, but TF32, which is allowed, takes a sixth of its products"
                : NULL;
