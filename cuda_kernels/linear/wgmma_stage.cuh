@@ -92,11 +92,12 @@ DEVICE void take_unit(const attn_linear_kparams &p, const float4 *unit, int rows
     }
     if (!KEYS || !linear_has(p, LINEAR_NORMALIZE))
         return;
-    #pragma unroll
-    for (int apart = part::ACROSS; apart < 32; apart *= 2)    // a warp has some rows at a time
+    if constexpr (part::ACROSS < 32)    // a warp has some rows at a time
         #pragma unroll
-        for (int n = 0; n < EACH; n++)
-            all[n] += __shfl_xor_sync(0xffffffffu, all[n], apart);
+        for (int apart = part::ACROSS; apart < 32; apart *= 2)
+            #pragma unroll
+            for (int n = 0; n < EACH; n++)
+                all[n] += __shfl_xor_sync(0xffffffffu, all[n], apart);
     if (threadIdx.x % 32 < part::ACROSS)
         #pragma unroll
         for (int n = 0; n < EACH; n++)
