@@ -134,6 +134,8 @@ static void what_warpgroups_refuse(void **state)
         { 3, "softmax_fwd:f16,b1,hq1,hkv1,lq9,lk9,d64,mask", "does not take \"mask\"" },
         { 3, "softmax_fwd:f16,b100000,hq10000,hkv1,lq1000,lk9,d64",
           "more tiles than 2^31 - 1" },
+        { 3, "softmax_fwd:f16,b2147483647,hq1,hkv1,lq9,lk9,d64",
+          "more tiles than 2^31 - 1 less one for each group" },
     };
 
     (void)state;

@@ -129,8 +129,8 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     if (c->max_group < WARPGROUP * (1 + k->groups))
         return "the device takes no groups of so many threads";
     if (!attn_mul(attn_ceil_div(p->lq, ROWS * k->groups), p->b * p->hq, &groups) ||
-        groups > INT32_MAX)
-        return "more tiles than 2^31 - 1";
+        groups > INT32_MAX - c->compute_units) /* each asks for one after the last */
+        return "more tiles than 2^31 - 1 less one for each group";
     return NULL;
 }
 
