@@ -39,6 +39,16 @@ DEVICE void device_barrier_arrive_copied(device_barrier *b)
                  : "memory");
 }
 
+// All whose arrivals make a phase of the barrier wait for each other. Unlike at a barrier by
+// number (device_meet) each lane comes for itself, and warps need not be whole.
+DEVICE void device_barrier_meet(device_barrier *b)
+{
+    asm volatile("{ .reg .pred there; .reg .b64 phase; "
+                 "mbarrier.arrive.shared::cta.b64 phase, [%0]; "
+                 "again: mbarrier.try_wait.shared::cta.b64 there, [%0], phase; "
+                 "@there bra done; bra again; done: }" ::"r"(device_address(b)) : "memory");
+}
+
 // Waits for the end of the phase of that parity, 0 for the first.
 DEVICE void device_barrier_wait(device_barrier *b, uint32_t parity)
 {

@@ -19,8 +19,8 @@
 //           work
 // Barriers  in shared memory, where every lane arrives for itself, since racecheck follows
 //           nothing else: full and empty ones for each slot of Q and of a ring, known and left
-//           ones for each of work. Named ones: for asking for work (1), for three warps of the
-//           loading group (15) and for the turns (2 + warpgroup)
+//           ones for each of work, one for three warps of the loading group. Named ones: for
+//           asking for work (1) and for the turns (2 + warpgroup)
 // Layout    Q, K, V: rows of 16-byte chunks at multiples of 16 bytes; O any strides
 // Numerics  as fwd_mma.cu. Steps lie on a grid that begins at key 0
 // Features  ranges of keys, packed sequences; softcap in _capped; no other that looks at single
@@ -357,6 +357,7 @@ DEVICE void fwd_wgmma(const attn_kparams &p, const attn_maps &maps)
             device_barrier_init(&mem.known[i], 1);
             device_barrier_init(&mem.left[i], 96 + 128 * T::WGS);
         }
+        device_barrier_init(&mem.hands, 96);
     }
     device_barriers_ready();
     if (threadIdx.x < 128) {

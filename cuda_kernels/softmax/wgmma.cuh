@@ -32,7 +32,7 @@ struct wgmma {
 };
 
 // Slots of work: of the tile whose O is written, of the next, of those after it.
-enum { WORKS = 4, ASKED = 1, TURNS = 2, HANDS = 15 };
+enum { WORKS = 4, ASKED = 1, TURNS = 2 };
 enum { SOON = 9 };         // steps to a tile's end when the next is asked for: finding takes two
 enum { BRINGERS = 64 };    // threads that bring rows which no map can: arrivals at a full slot
 
@@ -64,6 +64,7 @@ template <typename T> struct wgmma_shared {
     device_barrier full_k[T::STAGES_K], empty_k[T::STAGES_K];
     device_barrier full_v[T::STAGES_V], empty_v[T::STAGES_V];
     device_barrier known[WORKS], left[WORKS];    // of work
+    device_barrier hands;                        // of the warps that bring
     int tiles, heads, section;    // of the grid: tiles of a head
     wgmma_work<T> work[WORKS];
 };
@@ -130,12 +131,13 @@ template <typename T> using place_of_k = place<T::STAGES_K>;
 template <typename T> using place_of_v = place<T::STAGES_V>;
 template <typename T> using place_of_q = place<T::QUERIES>;
 
-// The work of tile number t is there.
+// The work of tile number t is there. The warp goes on whole, as barriers by number want it.
 template <typename T> DEVICE void wait_for_work(wgmma_shared<T> &mem, int t)
 {
     const place<WORKS> in(t);
 
     device_barrier_wait(&mem.known[in.slot], in.parity);
+    __syncwarp();
 }
 
 // Steps from, end that go over keys range.first .. range.end - 1.

@@ -18,22 +18,23 @@ DEVICE void wait_all(device_barrier *b, uint32_t parity)
 }
 
 // Rows of Q, K or V come to a slot that is empty: as a box of a map, which the warp begins that
-// COPIES, or else by two others, which it tells when. As many arrivals as those have lanes.
+// COPIES, or else by two others, whom it meets: they pass over boxes, and nothing else keeps them
+// within a phase of a slot. As many arrivals as those have lanes.
 template <typename T, bool COPIES, int HEIGHT, int CHUNKS>
 DEVICE void bring(bool box, float4 *to, const attn_map &map, const source &from, int row,
                   const place_in_map &at, device_barrier *empty, uint32_t parity,
-                  device_barrier *full)
+                  device_barrier *full, device_barrier *hands)
 {
     if (COPIES) {
         wait_all(empty, parity ^ 1);
         if (!box) {
-            device_meet<96>(HANDS);
+            device_barrier_meet(hands);
         } else if (threadIdx.x % 32 == 0) {
             begin_box<HEIGHT, CHUNKS>(to, &map, row, at, full);
             device_barrier_arrive(full, BRINGERS - 1);
         }
     } else if (!box) {
-        device_meet<96>(HANDS);
+        device_barrier_meet(hands);
         device_barrier_wait(empty, parity ^ 1);    // over, but those who wait see what they order
         bring_rows<HEIGHT, CHUNKS, T::TOGETHER, BRINGERS>(to, from, row, full);
     }
@@ -55,7 +56,7 @@ DEVICE void bring_queries(const attn_maps &maps, int t, wgmma_shared<T> &mem)
             bring<T, COPIES, 64, CHUNKS_K>(maps.there && work.queries >= wg * 64 + 64,
                                            mem.q[in.slot][wg], maps.q, work.from_q,
                                            work.i0 + wg * 64, work.in_q, empty, in.parity,
-                                           full);
+                                           full, &mem.hands);
         } else if (COPIES) {
             wait_all(empty, in.parity ^ 1);
             if (threadIdx.x % 32 == 0)
@@ -88,7 +89,7 @@ DEVICE void bring_tiles(const attn_maps &maps, wgmma_shared<T> &mem)
 
             bring<T, COPIES, T::BN, CHUNKS_V>(box, mem.v[in.slot], maps.v, of.from_v, row, at,
                                               &mem.empty_v[in.slot], in.parity,
-                                              &mem.full_v[in.slot]);
+                                              &mem.full_v[in.slot], &mem.hands);
         };
         const int last = max(steps - 1, 0);
         // waits for the work of the next tile; that after it is asked for now or, as below, later
@@ -108,7 +109,7 @@ DEVICE void bring_tiles(const attn_maps &maps, wgmma_shared<T> &mem)
                 bring<T, COPIES, T::BN, CHUNKS_K>(i >= boxed.first && i < boxed.end,
                                                   mem.k[in.slot], maps.k, work.from_k, row, at,
                                                   &mem.empty_k[in.slot], in.parity,
-                                                  &mem.full_k[in.slot]);
+                                                  &mem.full_k[in.slot], &mem.hands);
             }
             if (i == 0 && t > 0) {
                 const wgmma_work<T> &before = mem.work[(t - 1) % WORKS];

@@ -101,6 +101,14 @@ DEVICE void device_barrier_wait(device_barrier *b, uint32_t parity)
         emulated_yield();
 }
 
+DEVICE void device_barrier_meet(device_barrier *b)
+{
+    const uint32_t parity = b->parity;
+
+    device_barrier_arrive(b);
+    device_barrier_wait(b, parity);
+}
+
 template <int REGISTERS> DEVICE void device_take_registers() {}
 template <int REGISTERS> DEVICE void device_leave_registers() {}
 DEVICE void device_copies_to_products() {}
