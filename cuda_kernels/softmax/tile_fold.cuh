@@ -160,6 +160,7 @@ DEVICE void fold_scores(const place<T> &my, shared<T> &mem, float (&s)[T::RM][T:
 
     const float my_factor = state_fold(&row, row_shared<T, true>(my, top) * scale.then);
 
+    __syncwarp();    // others of its lanes have the same row, and have read it
     mem.m[mine] = row.m;
     mem.factor[mine] = my_factor;
     __syncwarp();
