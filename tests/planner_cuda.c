@@ -31,7 +31,7 @@ static void every_plan_fits(void **state)
             assert_true(c.step[0].fast_bytes <= made_up[i].fast_bytes);
             assert_true(c.step[0].block <= made_up[i].max_group);
             assert_int_equal(c.step[0].block % 32, 0);
-            assert_int_equal(c.workspace_bytes, 0);
+            assert_int_equal(c.workspace_bytes > 0, c.step[0].slots > 0);
             assert_true(strlen(c.instance) < sizeof c.instance - 1);
         }
 }
@@ -76,6 +76,40 @@ static void which_instance(void **state)
     }
 }
 
+/* Whole tiles of the same keys, more than run at a time: the last may be cut. */
+static void when_tiles_are_cut(void **state)
+{
+    static const struct {
+        int device;
+        const char *problem;
+        int64_t slots, floats; /* of a tile's sums */
+    } cases[] = {
+        { 3, "softmax_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d128", 132, 128 * (128 + 3) },
+        { 3, "softmax_fwd:f32,b4,hq16,hkv16,lq4096,lk8193,d128", 132, 128 * (192 + 3) },
+        { 3, "softmax_fwd:f16,b4,hq16,hkv16,lq4096,lk4096,d64", 264, 128 * (64 + 3) },
+        { 3, "softmax_fwd:bf16,b4,hq16,hkv16,lq4096,lk9000,d256,lse", 132, 64 * (256 + 3) },
+        { 1, "softmax_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d64", 108, 128 * (64 + 3) },
+        { 3, "softmax_fwd:f32,b1,hq4,hkv4,lq4096,lk4096,d128", 0, 0 },
+        { 3, "softmax_fwd:f32,b1,hq5,hkv1,lq4096,lk4096,d128", 132, 128 * (128 + 3) },
+        { 3, "softmax_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d128,causal", 0, 0 },
+        { 3, "softmax_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d128,window=9:-1", 0, 0 },
+        { 3, "softmax_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d128,lens", 0, 0 },
+        { 3, "softmax_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d128,packed", 0, 0 },
+        { 3, "softmax_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d128,mask", 0, 0 },
+        { 3, "softmax_fwd:f32,b64,hq16,hkv16,lq64,lk4096,d128", 0, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const attn_choice c = plan(cases[i].device, cases[i].problem);
+        const int64_t slots = cases[i].slots, counters = slots / 4 * 4 + 4;
+
+        assert_int_equal(c.step[0].slots, slots);
+        assert_int_equal(c.workspace_bytes,
+                         slots ? 4 * (counters + slots * cases[i].floats) : 0);
+    }
+}
+
 /* Four elements at once only where the layout and the row allow it. */
 static void wide_rows(void **state)
 {
@@ -102,18 +136,20 @@ static void wide_rows(void **state)
 }
 
 /* B and H change neither the kernel nor the tile: a row gives the same bits alone and in
- * a batch. */
+ * a batch. Whether tiles are cut does not change them. */
 static void plans_do_not_depend_on_batch_or_heads(void **state)
 {
     (void)state;
     for (int i = 0; i < N_DEVICES; i++) {
         const attn_choice a = plan(i, "softmax_fwd:f32,b1,hq1,hkv1,lq300,lk300,d64");
-        const attn_choice b = plan(i, "softmax_fwd:f32,b64,hq32,hkv8,lq300,lk300,d64");
+        attn_choice b = plan(i, "softmax_fwd:f32,b64,hq32,hkv8,lq300,lk300,d64");
         const attn_choice c = plan_with(i, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk9000,d64",
                                         "softmax_fwd_split", 0);
         const attn_choice d = plan_with(i, "softmax_fwd:f16,b64,hq4,hkv4,lq1,lk9000,d64",
                                         "softmax_fwd_split", 0);
 
+        b.step[0].slots = a.step[0].slots;
+        b.workspace_bytes = a.workspace_bytes;
         assert_memory_equal(&a, &b, sizeof a);
         assert_memory_equal(&c.step[0], &d.step[0], sizeof c.step[0]);
         assert_int_equal(c.splits, d.splits); /* the merge may be wide: the same bits */
@@ -493,6 +529,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_plan_fits),
         cmocka_unit_test(which_instance),
+        cmocka_unit_test(when_tiles_are_cut),
         cmocka_unit_test(wide_rows),
         cmocka_unit_test(plans_do_not_depend_on_batch_or_heads),
         cmocka_unit_test(nodes_of_a_tree),

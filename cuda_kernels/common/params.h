@@ -10,6 +10,8 @@
 
 #include <stdint.h>
 
+#include "common/cut.h"
+
 /* Bits of `features`: what this plan's problem asks for, and what its layouts promise.
  * X(name), the step's define of that name. */
 #define KFEATURE_LIST(X)                                                                   \
@@ -131,6 +133,7 @@ typedef struct attn_kparams {
                                        number; 0, 1: all keys                       */
     int32_t round_head, round_heads;    /* this round computes heads              */
     int32_t round_query, round_queries; /*   b * heads_q + h and queries          */
+    attn_cut cut;                       /* of softmax_fwd_tile: of its last tiles      */
     int32_t want_o;                     /* 0: o is not written                         */
     int32_t want_lse;                   /* 0: lse is not written                       */
     int32_t want_status;                /* 0: status is not written                    */

@@ -14,7 +14,10 @@
 //           warps may be a chunk apart: one computes while another is at its exponentials.
 //           A warp multiplies no keys that none of its queries sees
 // Grid      1-D, ceil(Lq / BM) * Hq * B groups, tile fastest; if the right side is bounded
-//           the last tile first, since it is the longest, of large tiles those of all heads
+//           the last tile first, since it is the longest, of large tiles those of all heads.
+//           Else the tiles of a last round that would leave multiprocessors idle are cut
+//           along their keys (common/cut.h): more groups, each with the next job by a counter
+//           in the workspace, through which sums go from part to part (tile_part.cuh)
 // Block     TX * TY threads, 1-D
 // Shared    dynamic, in f32: DIM * BM                         Q
 //             + 4 * max(DC * (BN + 4), JC * DIM)              chunks of K and V
@@ -54,6 +57,7 @@
 
 #include "softmax/tile_feed.cuh"
 #include "softmax/tile_fold.cuh"
+#include "softmax/tile_part.cuh"
 
 // Few threads a multiprocessor, but many registers each: an 8 x 8 tile needs 4 loads from
 // shared memory for 64 multiply-adds.
@@ -66,10 +70,14 @@ using large = tile<64, 64, 16, 16, 64, 16, 1>;
 #endif
 using small = tile<32, 64, 16, 8, 16, 1024 / DIM, 1>;
 
+// Tiles that are cut along their keys all see the same ones.
+template <int CAN> constexpr bool CUTS = CAN == CAN_RANGES;
+
 // What this group is to do. By one thread.
 template <typename T, int CAN> DEVICE void find_work(const attn_kparams &p, shared<T> &mem)
 {
-    const int tiles = ceil_div(p.len_q, T::BM), heads = p.batch * p.heads_q, id = blockIdx.x;
+    const tile_part part = CUTS<CAN> ? next_part(p) : tile_part{ (int)blockIdx.x, 0, 0, -1 };
+    const int tiles = ceil_div(p.len_q, T::BM), heads = p.batch * p.heads_q, id = part.tile;
     const bool ends = has<CAN>(p, FEAT_RANGE_RIGHT);
 
     // Small tiles side by side should read the same keys. Large ones compute so much on what
@@ -80,11 +88,17 @@ template <typename T, int CAN> DEVICE void find_work(const attn_kparams &p, shar
     const int64_t b = head / p.heads_q;
     const int i0 = (ends ? tiles - 1 - tile : tile) * T::BM;
     const attn_sequence seq = range_sequence<CAN>(p, b);
-    const int queries = clamp(seq.queries - i0, 0, T::BM);
+    const bool empty = part.cut >= 0 && part.first == part.end;
+    const int queries = empty ? 0 : clamp(seq.queries - i0, 0, T::BM);
 
     mem.seq = seq;
     mem.any = range_any<CAN>(p, seq, i0, queries);
     mem.all = range_all<CAN>(p, seq, i0, queries);
+    if (CUTS<CAN> && part.cut >= 0) {
+        mem.any.first = part.first * T::BN;
+        mem.any.end = min(mem.any.end, part.end * T::BN);
+    }
+    mem.part = part;
     mem.k_rows = ADDRESS_KEYS(p, k, seq, b, address_head_kv(p, h));
     mem.v_rows = ADDRESS_KEYS(p, v, seq, b, address_head_kv(p, h));
     mem.score = score_run<CAN>(p, seq, b, h, i0, queries);
@@ -148,6 +162,17 @@ DEVICE void write_rows(const attn_kparams &p, const place<T> &my, const shared<T
     }
 }
 
+template <typename T> DEVICE void init_rows(shared<T> &mem)
+{
+    for (int i = threadIdx.x; i < T::BM; i += T::THREADS) {
+        const attn_row row = state_init();
+
+        mem.m[i] = row.m;
+        mem.l[i] = row.l;
+        mem.l_extra[i] = 0.0f;
+    }
+}
+
 template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparams &p)
 {
     static_assert(sizeof(shared<T>) <= T::BYTES, "the planner's budget");
@@ -169,13 +194,10 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
     const bool none = mem.any.first >= mem.any.end;
     const int end = mem.any.end, begin = none ? end : mem.any.first / T::BN * T::BN;
 
-    for (int i = threadIdx.x; i < T::BM; i += T::THREADS) {
-        const attn_row row = state_init();
-
-        mem.m[i] = row.m;
-        mem.l[i] = row.l;
-        mem.l_extra[i] = 0.0f;
-    }
+    if (CUTS<CAN> && mem.part.first > 0)
+        load_state<T, LONG>(p, mem, o, extra);
+    else
+        init_rows(mem);
     const attn_range seen = seen_by_warp(my, mem);
     feed<T> next = find_feed<T, CAN>(p, mem, begin);
 
@@ -250,7 +272,10 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
         if (TYPE == TYPE_F32)
             add_tile<T, LONG>(o, extra, part);
     }
-    write_rows<T, CAN>(p, my, mem, o, extra);
+    if (CUTS<CAN> && mem.part.cut >= 0 && mem.part.end < p.cut.steps)
+        save_state<T, LONG>(p, mem, o, extra);
+    else
+        write_rows<T, CAN>(p, my, mem, o, extra);
 }
 
 #define JOIN(a, b) a##b

@@ -34,6 +34,12 @@ template <int BM_, int BN_, int TX_, int TY_, int DC_, int JC_, int BLOCKS_> str
     static constexpr int BYTES = 4 * (DIM * QP + SLOTS * SLOT + BN * WP + 4 * BM + BN) + 512;
 };
 
+// A tile, as find_work() counts them, or steps [first, end) of keys of one that is cut; `cut`
+// is its number among those (common/cut.h), -1: it is not.
+struct tile_part {
+    int tile, first, end, cut;
+};
+
 template <typename T> struct shared {
     float q[DIM * T::QP];    // column after column
     float slot[SLOTS][T::SLOT];
@@ -48,6 +54,7 @@ template <typename T> struct shared {
     attn_score score;
     int64_t b;
     int h, i0, queries;
+    tile_part part;
     device_barrier passed[AHEAD];
 };
 

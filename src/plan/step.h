@@ -83,6 +83,10 @@ typedef struct attn_step {
                                     0: one a tile                             */
     bool counted;                /* cuda: by a counter at the beginning of the workspace,
                                     which is 0 when the step begins           */
+    int64_t slots;               /* cuda: groups that run at a time, for whom the last
+                                    tiles are cut (common/cut.h), with counters at the
+                                    beginning of the workspace that are 0 when the
+                                    step begins; 0: none is                   */
     int64_t box_q;               /* cuda: rows of Q that one copy brings, of K and V
                                     tile_k: the kernel takes tensor maps; 0: none */
     bool overlaps;               /* may begin before the step before it ends: it waits

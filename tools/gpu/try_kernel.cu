@@ -285,8 +285,19 @@ int main(int argc, char **argv)
     CHECK(cudaMalloc(&p.work, b * hq * lq * std::max(p.pieces, 1) * (d + 2) * 4 + 16));
 
     const int rows = rows_of<USED>(0);
-    const int64_t groups = piece ? (lq * (hq / hkv) + rows - 1) / rows * p.pieces * b * hkv
-                                 : (lq + rows - 1) / rows * b * hq;
+    int64_t groups = piece ? (lq * (hq / hkv) + rows - 1) / rows * p.pieces * b * hkv
+                           : (lq + rows - 1) / rows * b * hq;
+#ifdef UNITS
+    if (!causal && !getenv("WHOLE"))
+        p.cut = attn_find_cut(groups, ceil_div(lk, USED::BN), UNITS * USED::BLOCKS);
+    if (p.cut.rest) {
+        const int64_t floats = CUT_COUNTERS(p.cut.slots) +
+                               (int64_t)p.cut.rest * STATE<USED, sizeof TEXT(PART) == sizeof "_long">;
+
+        groups = attn_cut_jobs(&p.cut);
+        CHECK(cudaMalloc(&p.work, floats * 4));
+    }
+#endif
     const int64_t resident =
 #ifdef RESIDENT    // groups, each of which takes tile after tile
         RESIDENT;
@@ -316,6 +327,8 @@ int main(int argc, char **argv)
         usleep(3000);
         spin<<<1, 1>>>(40000);
         CHECK(cudaEventRecord(first));
+        if (p.cut.rest)
+            CHECK(cudaMemsetAsync(p.work, 0, 4 * CUT_COUNTERS(p.cut.slots)));
 #ifdef RESIDENT
         if (strcmp(TEXT(PART), "_plain"))    // the next tile's number
             CHECK(cudaMemsetAsync(p.work, 0, 4));

@@ -141,10 +141,11 @@ fail:
     return st;
 }
 
-/* The groups of a step in one round: all along x, where CUDA takes 2^31 - 1. */
+/* The groups of a step in one round: all along x, where CUDA takes 2^31 - 1. And how its
+ * tiles are cut, of which there may be more then. */
 static attn_status grid_size(const attn_device *dev, const attn_step *step,
                              const attn_kernel *k, const attn_call *call,
-                             const attn_round *round, unsigned *out)
+                             const attn_round *round, attn_cut *cut, unsigned *out)
 {
     int64_t n = 0;
 
@@ -160,6 +161,11 @@ static attn_status grid_size(const attn_device *dev, const attn_step *step,
                          " heads of all batches are more than 2^31 - 1 groups",
                          k->name, step->tile_q, round->queries, call->len_kv, step->tile_k,
                          attn_pieces_of(step->piece, call), round->heads);
+    *cut = step->slots
+               ? attn_find_cut(n, attn_ceil_div(call->len_kv, step->tile_k), step->slots)
+               : (attn_cut){ 0 };
+    if (cut->rest)
+        n = attn_cut_jobs(cut);
     *out = (unsigned)(step->resident ? attn_min(n, step->resident) : n);
     return ATTN_OK;
 }
@@ -190,7 +196,7 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
                                                .query = round->query,
                                                .queries = round->queries,
                                                .stream = stream });
-    if ((st = grid_size(dev, step, k, call, round, &groups)) != ATTN_OK)
+    if ((st = grid_size(dev, step, k, call, round, &a->cut, &groups)) != ATTN_OK)
         return st;
     a->features = k->features;
     a->bias_type = k->bias_type;
@@ -206,6 +212,9 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
         attn_cu_linear_fill(&linear_params, k, step, call);
     if (step->counted)
         CU(cu->cuMemsetD32Async((CUdeviceptr)a->work, 0, 1, stream));
+    if (a->cut.rest)
+        CU(cu->cuMemsetD32Async((CUdeviceptr)a->work, 0, (size_t)CUT_COUNTERS(a->cut.slots),
+                                stream));
     if (step->box_q)
         attn_cu_make_maps(dev, step, call, &maps);
     if (step->overlaps && dev->info.capability >= OVERLAP_CAPABILITY)

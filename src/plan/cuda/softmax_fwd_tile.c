@@ -7,31 +7,32 @@
 #include "plan/cuda/variants.h"
 
 enum {
-    N_SLOTS = 4,      /* chunks of K and V at a time */
-    WORK_BYTES = 512, /* what a group writes down of its own work */
+    N_SLOTS = 4,        /* chunks of K and V at a time */
+    WORK_BYTES = 512,   /* what a group writes down of its own work */
+    BLOCK_BYTES = 1024, /* what the device keeps of each group's memory */
     N_DIMS = ATTN_CUDA_DIMS,
     N_TYPES = 3
 };
 
 /* As cuda_kernels/softmax/fwd_tile.cu has them: queries of a group, keys of a step,
- * threads, columns of a chunk of K, keys of a chunk of V. */
+ * threads, columns of a chunk of K, keys of a chunk of V; groups on a multiprocessor. */
 typedef struct tile {
-    int32_t bm, bn, threads, dc, jc;
+    int32_t bm, bn, threads, dc, jc, groups;
 } tile;
 
 /* Large: 8 x 8 scores and sums a thread, which loads 4 times from shared memory for 64
  * multiply-adds, in at most 255 registers. D 64: two groups of 128 threads fit a
  * multiprocessor of 227 KiB; D 128: one of 256; D 256: 4 x 4 scores, since 8 x 8 would
  * want 16 columns of O for 8 rows, more than the registers. */
-static const tile large[N_DIMS] = { { 128, 64, 128, 32, 32 },
-                                    { 128, 128, 256, 32, 32 },
-                                    { 64, 64, 256, 64, 16 } };
+static const tile large[N_DIMS] = { { 128, 64, 128, 32, 32, 2 },
+                                    { 128, 128, 256, 32, 32, 1 },
+                                    { 64, 64, 256, 64, 16, 1 } };
 
 /* Small: under the 64 KiB of compute capability 7.5, the least there is; and for few
  * queries, of which a large tile would leave most of its rows empty. */
-static const tile small[N_DIMS] = { { 32, 64, 128, 16, 16 },
-                                    { 32, 64, 128, 16, 8 },
-                                    { 32, 64, 128, 16, 4 } };
+static const tile small[N_DIMS] = { { 32, 64, 128, 16, 16, 1 },
+                                    { 32, 64, 128, 16, 8, 1 },
+                                    { 32, 64, 128, 16, 4, 1 } };
 
 /* Features are data to the kernels; those that have to look at single scores, or at
  * pages, are not in the instances "ranges". In f32 there is one more of these: "long"
@@ -103,6 +104,36 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
+/* Groups that run at a time, if there are more tiles and all have the same keys: then the last
+ * are cut, lest groups stand idle. 0: no tile is. */
+static int64_t slots_of(const attn_problem *p, const attn_caps *c, int kind)
+{
+    enum {
+        RAGGED =
+            ATTN_FEAT_LENS_Q | ATTN_FEAT_LENS_KV | ATTN_FEAT_PACKED_Q | ATTN_FEAT_PACKED_K
+    };
+    const tile *const t = find_tile(p, c);
+    const int64_t bytes = sum(budget_of(t, attn_cuda_dim[attn_cuda_dim_class(p)]));
+    const int64_t fit = (c->fast_bytes + BLOCK_BYTES) / (bytes + BLOCK_BYTES);
+    const int64_t slots = c->compute_units * attn_min(t->groups, fit);
+    const int64_t tiles = attn_ceil_div(p->lq, t->bm) * p->b * p->hq;
+    const bool large_alone = kind == RANGES || kind == LONG;
+    const bool even = !(p->features & RAGGED) && !attn_problem_bounded_left(p) &&
+                      !attn_problem_bounded_right(p);
+
+    return large_alone && even && tiles > slots ? slots : 0;
+}
+
+/* The counters of common/cut.h, and states: O, its rests in LONG, two numbers in 4 bytes,
+ * and three of each row. */
+static int64_t cut_bytes(const tile *t, int64_t dim, int64_t slots, int kind)
+{
+    const int64_t sums = t->bm * dim;
+    const int64_t state = sums + (kind == LONG ? sums / 2 : 0) + 3 * t->bm;
+
+    return slots ? 4 * ((slots + 4) / 4 * 4 + slots * state) : 0;
+}
+
 /* Rows of `dim` elements can be moved four at a time. */
 static bool wide(const attn_problem *p, int tensor, int64_t dim)
 {
@@ -131,6 +162,8 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     step->tile_q = t->bm;
     step->tile_k = t->bn;
     step->block = t->threads;
+    step->slots = slots_of(p, c, kind);
+    out->workspace_bytes = cut_bytes(t, attn_cuda_dim[i], step->slots, kind);
     attn_step_softmax(step, p, ATTN_READS_ALL | ATTN_READS_DROPOUT);
     attn_step_define(step, "WIDE_Q", wide(p, ATTN_TENSOR_Q, p->d));
     attn_step_define(step, "WIDE_K", wide(p, ATTN_TENSOR_K, p->d));
