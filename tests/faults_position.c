@@ -316,8 +316,10 @@ static void rows_alone_16(const subject *who)
 static void pieces_change_nothing(const subject *who)
 {
     enum { ROWS = 8, D = 64 };
-    static const int64_t splits[] = { 0, 36, 9, 141 }; /* the second and third: of 256 keys
-                                                          and of 1024, if of a tree */
+    static const int64_t splits[] = {
+        0, 36, 9, 3, 1, 141
+    }; /* from the second: of 256, 1024,
+                                                                4096 keys and all, if of a tree */
     const bool tree = !strcmp(who->variant, "softmax_fwd_split_mma");
     float first[ROWS * (D + 1)];
     trial t;

@@ -166,13 +166,13 @@ static void nodes_of_a_tree(void **state)
     } cases[] = {
         { "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk8192,d128", 256 },
         { "softmax_fwd:bf16,b8,hq32,hkv8,lq1,lk8192,d128", 1024 },
-        { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d128", 1024 },
-        { "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk131072,d128", 1024 },
-        { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d256", 512 },
+        { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d128", 16384 },
+        { "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk131072,d128", 4096 },
+        { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d256", 16384 },
     };
     static const char asked[] = "softmax_fwd:f16,b1,hq8,hkv2,lq1,lk9000,d64";
     static const int64_t splits[][2] = {
-        { 1, 9216 }, { 5, 2048 }, { 9, 1024 }, { 36, 256 }
+        { 1, 16384 }, { 5, 4096 }, { 9, 1024 }, { 36, 256 }
     };
 
     (void)state;
@@ -207,7 +207,7 @@ static void what_is_split(void **state)
         { 3, "softmax_fwd:f16,b1,hq32,hkv8,lq3,lk4096,d64,pages=16",
           "split_mma_f16_d64_all_many", 16, 256 },
         { 3, "softmax_fwd:f16,b1,hq32,hkv8,lq8,lk131072,d200", "split_mma_f16_d256_ranges",
-          8, 512 },
+          8, 16384 },
         { 3, "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk8192,d128,mask", "split_bf16_d128_all", 4,
           512 },
         { 3, "softmax_fwd:f32,b1,hq32,hkv8,lq8,lk1048576,d128", "split_f32_d128_ranges", 4,

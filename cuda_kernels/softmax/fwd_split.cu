@@ -99,7 +99,7 @@ DEVICE void change_scores(const attn_kparams &p, const shared<T> &mem, int j, bo
 {
     #pragma unroll
     for (int r = 0; r < T::ROWS; r++) {
-        const attn_score &at = mem.work.score[r];
+        const attn_score &at = mem.score[r];
 
         #pragma unroll
         for (int u = 0; u < T::KEYS; u++) {
@@ -220,9 +220,10 @@ DEVICE void fold_piece(const attn_kparams &p, shared<T> &mem, rows_state<T> &my)
     #pragma unroll 1
     for (int n = 0; n < AHEAD; n++)
         fetch_step(n);
-    find_rows<T, CAN>(p, mem.work);
+    if (threadIdx.x < T::ROWS)
+        mem.score[threadIdx.x] = find_row<T, CAN>(p, mem.work, threadIdx.x);
     load_queries<T, CAN>(p, mem, q);
-    __syncthreads();    // behind find_rows()
+    __syncthreads();    // behind find_row()
     #pragma unroll 1
     for (int n = 0; n < steps; n += 2) {
         const int j = first + n / 2 * STEP;
@@ -257,7 +258,7 @@ DEVICE void merge_workers(shared<T> &mem, rows_state<T> &my)
         for (int mask = T::LANES; mask < 32; mask *= 2)
             l += __shfl_xor_sync(0xffffffffu, l, mask);
         if (lane == 0) {
-            mem.work.state[warp][r] = { m, l };
+            mem.state[warp][r] = { m, l };
         }
         #pragma unroll
         for (int e = 0; e < T::E; e++) {
@@ -276,9 +277,10 @@ DEVICE void merge_workers(shared<T> &mem, rows_state<T> &my)
 }
 
 // Adds what the warps have, and writes the states of the piece.
-template <typename T> DEVICE void write_rows(const attn_kparams &p, const split_work<T> &my,
-                                        const float *sums)
+template <typename T> DEVICE void write_rows(const attn_kparams &p, const shared<T> &mem)
 {
+    const split_work<T> &my = mem.work;
+    const float *const sums = (const float *)mem.ring;
     const int64_t row0 = (int64_t)my.pair * p.round_queries * my.group + my.row;
     const int piece = my.first / p.piece;
     const bool empty = my.any.first >= my.any.end;
@@ -290,11 +292,11 @@ template <typename T> DEVICE void write_rows(const attn_kparams &p, const split_
 
         #pragma unroll
         for (int w = 0; w < T::WARPS && !empty; w++)
-            m = state_max(my.state[w][r].m, m);
+            m = state_max(mem.state[w][r].m, m);
         #pragma unroll
         for (int w = 0; w < T::WARPS && !empty; w++) {
-            factor[w] = state_weight(my.state[w][r].m, state_reference(m));
-            l += my.state[w][r].l * factor[w];
+            factor[w] = state_weight(mem.state[w][r].m, state_reference(m));
+            l += mem.state[w][r].l * factor[w];
         }
         if (threadIdx.x == 0) {
             state[0] = m;
@@ -341,7 +343,7 @@ template <typename T, int CAN> DEVICE void fwd_split(const attn_kparams &p)
         merge_workers(mem, my);
         __syncthreads();
     }
-    write_rows(p, mem.work, (const float *)mem.ring);
+    write_rows(p, mem);
 }
 
 #define JOIN(a, b) a##b

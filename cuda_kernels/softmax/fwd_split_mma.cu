@@ -6,29 +6,28 @@
 //             m = max s_j    l = sum exp(s_j - m)    o = sum exp(s_j - m) v_j
 //           which fwd_split_merge.cu turns into O and the LSE
 // Method    T. Dao et al., "Flash-Decoding" (2023). The queries of all heads that share a
-//           key/value head are the rows of a 16-row operand of mma.m16n8k16; the lower
-//           half of it is empty where there are no more than 8. A warp folds TILE keys at
-//           once with a maximum and sums of its own: S = Q K^T, weights, O^T += V^T P^T,
-//           where the registers that hold S are the second operand next. Rows of K and V go
-//           through a ring in shared memory that is the warp's own, SLOTS - 1 tiles ahead
-//           (cp.async), and come from there by ldmatrix. LEAF keys are a leaf of
-//           split_tree.cuh; a warp brings up to LEAVES of them together, the group those of
-//           its warps, which meet at the end only
+//           key/value head are the columns of mma.m16n8k16, eight or two times eight of them.
+//           Of a tile of 64 keys each of four warps takes 16: S^T = K Q^T, a maximum, and
+//           weights held against that, which it leaves for all. Behind a barrier each warp
+//           has a quarter of the columns of O: O^T = V^T P^T of the 16 keys of each warp,
+//           brought together as a leaf of split_tree.cuh, and leaves climb the tree in
+//           registers, so that warps do not meet at the end and pieces may be long. Rows of
+//           K and V go through a ring of the group in shared memory, SLOTS - 1 tiles ahead
+//           (cp.async): one stream of each, whose next tile is asked for behind the barrier,
+//           when all have used K, and V of the tile before
 // Grid      1-D, ceil(round_queries * Hq / Hkv / ROWS) blocks * pieces * round_heads * Hkv
 //           / Hq groups, the block fastest
 // Block     128 threads, 1-D
-// Shared    dynamic: the ring, SLOTS * TILE * DIM elements a warp, and the group's work. Q
-//           comes by way of the ring, sums of the warps at the end too.
-//           Chunks of 16 bytes of a row are exchanged by the row's number (xor), so that
-//           eight rows lie in different banks
-// Barriers  two, and one at the end
+// Shared    dynamic: the ring, SLOTS * 64 * DIM elements, and weights of two tiles. Q comes by
+//           way of the ring. Chunks of 16 bytes of a row are exchanged by the row's number
+//           (xor), so that eight rows lie in different banks
+// Barriers  one before the first tile, and one a tile
 // Layout    any strides, in elements; CONTIG_ and WHOLE_ bits promise more (params.h).
 //           work: split_work.cuh
 // Numerics  products and sums f32, weights rounded to the type before they meet V, times
 //           2^11 in f16. The bits of a row depend on its keys and their places alone, not
 //           on the other rows of its group, nor on the pieces, and so on B or H, as long as
-//           leaves have LEAF keys: until the caller wants longer pieces than a group has
-//           leaves for
+//           these are no longer than what the tree has LEVELS for
 // Features  all but bias, mask and dropout, through common/: a weight of 0 multiplies V, which may
 //           hold anything behind those. The instances _ranges know no pages, softcap or
 //           ALiBi. Sinks are the merge's
@@ -53,59 +52,71 @@
 #include "softmax/split_state.cuh"
 
 constexpr int CAN_MMA = CAN_ALL & ~FEAT_HIDES;
-constexpr int LEAF = DIM == 256 ? 128 : 64;    // keys
 
-template <int ROWS_, int TILE_, int SLOTS_, int BLOCKS_> struct split {
+template <int ROWS_, int SLOTS_, int BLOCKS_> struct split {
     static constexpr int ROWS = ROWS_;        // of a group: 8 or 16
-    static constexpr int TILE = TILE_;        // keys that a warp folds at once
     static constexpr int SLOTS = SLOTS_;      // of the ring, each for a tile of K or V
     static constexpr int BLOCKS = BLOCKS_;    // groups on a multiprocessor
-    static constexpr int WARPS = TREE_WIDTH, THREADS = 32 * WARPS;
+    static constexpr int TILE = 64;           // keys, a leaf of the tree
+    static constexpr int WARPS = 4, THREADS = 32 * WARPS;
+    static constexpr int KEYS = TILE / WARPS; // of a warp: rows of the first operand
     static constexpr int CHUNKS = DIM / 8;    // of 16 bytes, of a row
-    static constexpr int HALVES = ROWS / 8;   // of the 16-row operand
-    static constexpr int PITCH = DIM + 4;     // of sums, so that rows begin in other banks
+    static constexpr int HALVES = ROWS / 8;   // columns of the second operand come by eight
+    static constexpr int PANELS = DIM / 16 / WARPS;    // of O, of a warp, 16 columns each
+    static constexpr int LEVELS = HALVES > 1 ? 3 : 4;    // of the tree, for their registers
 
-    static constexpr bool CLIMBS = DIM < 256;    // there are registers for it
-    static constexpr int LEAVES = CLIMBS ? TREE_WIDTH : 1;    // of a warp, at most
-
-    // as the planner counts them; 2048 for the group's work
-    static constexpr int BYTES = 2 * WARPS * SLOTS * TILE * DIM + 2048;
+    // as the planner counts them. 13 KiB for the group's work are more than it is, lest a third
+    // group comes to a multiprocessor of 228 KiB: with as many rows on their way it is slower
+    static constexpr int BYTES = 2 * SLOTS * TILE * DIM + (DIM < 256 ? 13312 : 3072);
 };
 
-// 8 KiB of a slot a warp: the bytes on their way are what counts, and next that the code
-// stays small, since every group has to pull it through the instruction cache. Of 256
-// columns there are no registers for 16 rows.
-using few = split<8, 4096 / DIM, 3, 2>;
+// 64 KiB of slots: enough bytes on their way, and more of them take longer to come. Next counts
+// that the code stays small, since every group has to pull it through the instruction cache. Of
+// 256 columns there are no registers for 16 rows.
+using few = split<8, DIM < 256 ? 512 / DIM : 3, 2>;
 #if DIM < 256
-using many = split<16, 4096 / DIM, 3, 2>;
+using many = split<16, 512 / DIM, 2>;
 #endif
 
-template <typename T> struct shared {
-    // at the end the sums of the warps, each in its own part
-    float4 ring[T::WARPS][T::SLOTS][T::TILE * T::CHUNKS];
-    split_work<T> work;
+// What the scores of a row depend on.
+struct split_row {
+    attn_range seen;
+    float slope;
+    int64_t position;
 };
 
-// Brings rows j .. j + TILE - 1 of K or V, by this warp. Keys that nobody sees become 0 and
-// are not read. Called from one place, and what is seldom run is a loop: all code has to pass
-// through the instruction cache.
+template <typename T> struct shared {
+    float4 ring[T::SLOTS][T::TILE * T::CHUNKS];
+    split_weights<T> weights[2];
+    split_row row[T::ROWS];
+};
+
+// Brings rows j .. j + TILE - 1 of K or V, a warp KEYS of them. Keys that nobody sees become 0
+// and are not read. Called from one place, and what is seldom run is a loop: all code has to
+// pass through the instruction cache.
 template <typename T, int CAN>
 DEVICE void fetch(const attn_kparams &p, const split_work<T> &work, float4 *slot, bool of_k,
                   int j)
 {
-    constexpr int AT_ONCE = 32 / T::CHUNKS, COPIES = T::TILE / AT_ONCE;
+    constexpr int AT_ONCE = 32 / T::CHUNKS, COPIES = T::KEYS / AT_ONCE;
     const bool whole = of_k ? has<CAN>(p, WHOLE_K) : has<CAN>(p, WHOLE_V);
-    const int lane = threadIdx.x % 32, r0 = lane / T::CHUNKS, chunk = lane % T::CHUNKS;
+    const int lane = threadIdx.x % 32, chunk = lane % T::CHUNKS;
+    const int r0 = threadIdx.x / 32 * T::KEYS + lane / T::CHUNKS;
     const uint16_t *const x = (const uint16_t *)(of_k ? p.k : p.v);
-    const attn_rows &rows = of_k ? work.k_rows : work.v_rows;
+    attn_rows rows = work.k_rows;
     const int depth = of_k ? p.d : p.dv;
     const int first = work.any.first - j, end = chunk * 8 < depth ? work.any.end - j : first;
+
+    if (!of_k)
+        rows = work.v_rows;
+
     const int64_t step = AT_ONCE * rows.stride_l;
     int64_t row = rows.base + (j + r0) * rows.stride_l;
 
     if (!whole) {
         #pragma unroll 1
-        for (int r = r0; r < T::TILE; r += AT_ONCE) {
+        for (int i = 0; i < COPIES; i++) {
+            const int r = i * AT_ONCE + r0;
             const bool seen = r >= first && r < end;
             const int there = clamp(j + r, work.any.first, work.any.end - 1);
 
@@ -127,7 +138,7 @@ DEVICE void fetch(const attn_kparams &p, const split_work<T> &work, float4 *slot
     }
 }
 
-// Brings Q to a slot that is not yet in use.
+// Brings Q to a slot that is not yet in use, by all warps.
 template <typename T, int CAN>
 DEVICE void fetch_queries(const attn_kparams &p, const split_work<T> &work, float4 *slot)
 {
@@ -135,7 +146,7 @@ DEVICE void fetch_queries(const attn_kparams &p, const split_work<T> &work, floa
     const bool whole = has<CAN>(p, WHOLE_Q);
 
     #pragma unroll 1
-    for (int at = threadIdx.x % 32; at < T::ROWS * T::CHUNKS; at += 32) {
+    for (int at = threadIdx.x; at < T::ROWS * T::CHUNKS; at += T::THREADS) {
         const int r = at / T::CHUNKS, chunk = at % T::CHUNKS, there = min(r, work.rows - 1);
         const attn_rows rows =
             ADDRESS_QUERIES(p, q, work.seq, work.b, head_of(p, work, there));
@@ -151,191 +162,187 @@ DEVICE void fetch_queries(const attn_kparams &p, const split_work<T> &work, floa
     }
 }
 
-// Q as the first operand: of each 16 columns, rows lane / 4 and that + 8, columns
+// Q^T as the second operand: of each 16 columns of Q, row lane / 4 of a half, columns
 // 2 (lane % 4) + 0, 1, 8, 9.
 template <typename T>
-DEVICE void take_queries(const float4 *slot, uint32_t (&q)[DIM / 16][4])
+DEVICE void take_queries(const float4 *slot, uint32_t (&q)[T::HALVES][DIM / 32][4])
 {
     const int lane = threadIdx.x % 32;
-    // without a second half its rows are the first again, and not used
-    const int r = lane % 8 + (T::HALVES > 1 ? lane / 8 % 2 * 8 : 0);
 
     #pragma unroll
-    for (int n = 0; n < DIM / 16; n++) {
-        device_matrices(q[n], slot + r * T::CHUNKS + ((2 * n + lane / 16) ^ (r & 7)));
-        if (T::HALVES == 1)
-            q[n][1] = q[n][3] = 0;
+    for (int half = 0; half < T::HALVES; half++) {
+        const int r = half * 8 + lane % 8;
+
+        #pragma unroll
+        for (int k = 0; k < DIM / 32; k++)
+            device_matrices(q[half][k], slot + r * T::CHUNKS + ((4 * k + lane / 8) ^ (r & 7)));
     }
 }
 
-// S = Q K^T: s[t] has keys 8 t + 2 (lane % 4) + 0, 1 of row lane / 4, and of that + 8.
-template <typename T>
-DEVICE void find_scores(const float4 *slot, const uint32_t (&q)[DIM / 16][4],
-                        float (&s)[T::TILE / 8][4])
+// By a thread for each row.
+template <typename T, int CAN>
+DEVICE void find_rows(const attn_kparams &p, const split_work<T> &work, split_row *rows)
 {
-    const int lane = threadIdx.x % 32, r = lane % 8 + lane / 16 * 8, odd = lane / 8 % 2;
+    if (threadIdx.x >= T::ROWS)
+        return;
+
+    const attn_score at = find_row<T, CAN>(p, work, threadIdx.x);
+
+    rows[threadIdx.x] = { score_span(at, 0), at.slope, at.position };
+}
+
+// S^T = K Q^T of the warp's keys, in two sums each, so that products do not wait for all
+// before them.
+template <typename T>
+DEVICE void find_scores(const float4 *slot, const uint32_t (&q)[T::HALVES][DIM / 32][4],
+                        float (&s)[T::HALVES][4])
+{
+    const int lane = threadIdx.x % 32, r = threadIdx.x / 32 * T::KEYS + lane % 16;
+    float other[T::HALVES][4];
 
     #pragma unroll
-    for (int t = 0; t < T::TILE / 8; t++)
-        s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0.0f;
+    for (int half = 0; half < T::HALVES; half++)
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[half][e] = other[half][e] = 0.0f;
     #pragma unroll
     for (int k = 0; k < DIM / 16; k++) {
-        #pragma unroll
-        for (int t = 0; t < T::TILE / 8; t += 2) {
-            uint32_t b[4];
+        uint32_t a[4];
 
-            device_matrices(b, slot + (t * 8 + r) * T::CHUNKS + ((2 * k + odd) ^ (r & 7)));
-            device_multiply<TYPE>(s[t], q[k], b[0], b[1]);
-            device_multiply<TYPE>(s[t + 1], q[k], b[2], b[3]);
-        }
+        device_matrices(a, slot + r * T::CHUNKS + ((2 * k + lane / 16) ^ (r & 7)));
+        #pragma unroll
+        for (int half = 0; half < T::HALVES; half++)
+            device_multiply<TYPE>(k % 2 ? other[half] : s[half], a, q[half][k / 2][k % 2 * 2],
+                                  q[half][k / 2][k % 2 * 2 + 1]);
     }
+    #pragma unroll
+    for (int half = 0; half < T::HALVES; half++)
+        #pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[half][e] += other[half][e];
 }
 
-// What becomes of the scores of keys j .. before the softmax.
+// What becomes of the scores of the warp's keys, j .., before the softmax.
 template <typename T, int CAN>
-DEVICE void change_scores(const attn_kparams &p, const shared<T> &mem, int j, bool edge,
-                          float (&s)[T::TILE / 8][4])
+DEVICE void change_scores(const attn_kparams &p, const split_row *rows, int j, bool edge,
+                          float (&s)[T::HALVES][4])
 {
     const int lane = threadIdx.x % 32;
 
     #pragma unroll
-    for (int half = 0; half < T::HALVES; half++) {
-        const attn_score &at = mem.work.score[lane / 4 + half * 8];
-
+    for (int half = 0; half < T::HALVES; half++)
         #pragma unroll
-        for (int e = 0; e < T::TILE / 4; e++) {
-            float &x = s[e / 2][half * 2 + e % 2];
-            const int key = j + e / 2 * 8 + lane % 4 * 2 + e % 2;
+        for (int e = 0; e < 4; e++) {
+            const split_row &row = rows[half * 8 + lane % 4 * 2 + e % 2];
+            const int key = j + e / 2 * 8 + lane / 4;
+            float &x = s[half][e];
 
             x = score_value<CAN>(p, x);
-            if (has<CAN>(p, FEAT_TERMS))
+            if (has<CAN>(p, FEAT_TERMS)) {
+                attn_score at = {};
+
+                at.slope = row.slope;
+                at.position = row.position;
                 x = score_add(x, score_term<CAN>(p, at, 0, key));
+            }
             if (edge)
-                x = score_masked(at, 0, key, x);
+                x = key >= row.seen.first && key < row.seen.end ? x : -INFINITE;
         }
-    }
 }
 
-// The warp's keys of the group: K and V of its tiles in turn, one fetched SLOTS - 1 steps
-// before it is used.
+// The group's keys: K and V of its tiles in turn, in as many slots as there are. All warps are
+// behind the barrier of a tile when its K, and V of the tile before, have been used, and give
+// their slots away.
 template <typename T, int CAN>
-DEVICE rows_state<T> fold_keys(const attn_kparams &p, shared<T> &mem)
+DEVICE rows_state<T> fold_keys(const attn_kparams &p, const split_work<T> &work,
+                               shared<T> &mem)
 {
-    constexpr int AHEAD = T::SLOTS - 1;
-    const int warp = threadIdx.x / 32, keys = p.piece / T::WARPS;
-    const int at = mem.work.first + warp * keys;    // the warp's first key
-    const int first = at + max(mem.work.any.first - at, 0) / T::TILE * T::TILE;
-    const int end = (int)min((int64_t)at + keys, (int64_t)mem.work.any.end);
-    const int steps = 2 * max(ceil_div(end - first, T::TILE), 0);
-    // longer where the caller wants pieces of so many keys
-    const int length = max(keys / T::LEAVES, LEAF);
-    int left = length - (first - at) % length;
-    uint32_t q[DIM / 16][4];
-    float s[T::TILE / 8][4];
+    const int before = (work.any.first - work.first) / T::TILE;    // tiles that nobody sees
+    const int first = work.first + before * T::TILE;
+    const int tiles = ceil_div(work.any.end - first, T::TILE);
+    uint32_t q[T::HALVES][DIM / 32][4];
     climb<T> my;
-    int to = 0, from = 0;
-
-    make_empty(my.leaf);
-    make_empty(my.whole);
-    // step n is K of a tile, or V; its copies are a group, though an empty one
-    #pragma unroll 1
-    for (int n = -AHEAD; n < steps; n++) {
-        const int next = n + AHEAD, j = first + n / 2 * T::TILE;
-
-        if (n >= 0) {
-            device_copied<AHEAD - 1>();
-            __syncwarp();
-        }
-        if (n == 0) {
-            take_queries<T>(mem.ring[warp][AHEAD], q);
-            __syncwarp();
-        }
-        if (next < steps)
-            fetch<T, CAN>(p, mem.work, mem.ring[warp][to], next % 2 == 0,
-                          first + next / 2 * T::TILE);
-        if (n == -AHEAD)
-            fetch_queries<T, CAN>(p, mem.work, mem.ring[warp][AHEAD]);
-        device_commit();
-        to = to + 1 < T::SLOTS ? to + 1 : 0;
-        if (n == -1) {
-            find_rows<T, CAN>(p, mem.work);
-            __syncthreads();
-        }
-        if (n < 0)
-            continue;
-
-        const float4 *const slot = mem.ring[warp][from];
-
-        from = from + 1 < T::SLOTS ? from + 1 : 0;
-        if (n % 2 == 0) {
-            find_scores<T>(slot, q, s);
-            change_scores<T, CAN>(p, mem, j, at_edge(mem.work, j, T::TILE), s);
-            fold_scores(my.leaf, s);
-            continue;
-        }
-        add_values(slot, s, my.leaf);
-        left -= T::TILE;
-        if (left == 0 || n + 1 == steps) {
-            end_leaf(my);
-            left = length;
-        }
-    }
-    return T::CLIMBS ? my.whole : my.leaf;
-}
-
-// Leaves the warp's states, for those of the group, in its part of the ring.
-template <typename T> DEVICE void leave_states(shared<T> &mem, const rows_state<T> &my)
-{
-    static_assert(T::ROWS * T::PITCH * 4 <= sizeof mem.ring[0], "the sums of a warp");
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float *const sums = (float *)mem.ring[warp];
+    int next = 0, to = 0, from = 0;    // copies that were begun, and places in the ring
 
     #pragma unroll
-    for (int half = 0; half < T::HALVES; half++) {
-        if (lane % 4 == 0)
-            mem.work.state[warp][lane / 4 + half * 8] = my.row[half];
-        #pragma unroll
-        for (int n = 0; n < DIM / 16; n++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++)
-                sums[(half * 8 + lane % 4 * 2 + e % 2) * T::PITCH + n * 16 + e / 2 * 8 +
-                     lane / 4] = my.o[half][n][e];
+    for (int i = 0; i < T::LEVELS; i++)
+        make_empty(my.level[i]);
+    #pragma unroll 1
+    for (int n = -1; n < tiles; n++) {
+        split_weights<T> &weights = mem.weights[n & 1];
+
+        if (n >= 0) {
+            const int j = first + n * T::TILE + threadIdx.x / 32 * T::KEYS;
+            float s[T::HALVES][4];
+
+            device_copied<T::SLOTS - 2>();    // K: what this warp uses it has copied itself
+            __syncwarp();
+            find_scores<T>(mem.ring[from], q, s);
+            change_scores<T, CAN>(p, mem.row, j, at_edge(work, j, T::KEYS), s);
+            leave_weights(s, weights);
+            from = from + 1 < T::SLOTS ? from + 1 : 0;
+            device_copied<T::SLOTS - 3>();
+            __syncthreads();
+        }
+        #pragma unroll 1
+        for (; next <= 2 * n + T::SLOTS; next++) {
+            if (next < 2 * tiles)
+                fetch<T, CAN>(p, work, mem.ring[to], next % 2 == 0,
+                              first + next / 2 * T::TILE);
+            if (next == 0)
+                fetch_queries<T, CAN>(p, work, mem.ring[T::SLOTS - 1]);
+            device_commit();    // of each, though it be empty
+            to = to + 1 < T::SLOTS ? to + 1 : 0;
+        }
+        if (n < 0) {
+            find_rows<T, CAN>(p, work, mem.row);
+            device_copied<T::SLOTS - 2>();
+            __syncthreads();
+            take_queries<T>(mem.ring[T::SLOTS - 1], q);
+            continue;
+        }
+
+        rows_state<T> leaf;
+
+        make_leaf(mem.ring[from], weights, leaf);
+        from = from + 1 < T::SLOTS ? from + 1 : 0;
+        add_leaf(my, before + n, leaf);
     }
+    return join_levels(my, before + tiles);
 }
 
-// Brings the warps together, and writes the states of the group's keys: four columns of a row
-// a thread.
-template <typename T> DEVICE void write_states(const attn_kparams &p, const shared<T> &mem)
+// Writes the states of the group's keys, a warp its columns.
+template <typename T>
+DEVICE void write_states(const attn_kparams &p, const split_work<T> &work,
+                         const rows_state<T> &my)
 {
-    const split_work<T> &my = mem.work;
-    const int64_t row0 = (int64_t)my.pair * p.round_queries * my.group + my.row;
-    const int quads = p.want_o ? max(work_pitch(p) / 4, 1) : 1, piece = my.first / p.piece;
-    const bool empty = my.any.first >= my.any.end;
+    const int64_t row0 = (int64_t)work.pair * p.round_queries * work.group + work.row;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, piece = work.first / p.piece;
+    const int columns = p.want_o ? work_pitch(p) : 0;
 
-    #pragma unroll 1
-    for (int i = threadIdx.x; i < my.rows * quads; i += T::THREADS) {
-        const int r = i / quads, d = i % quads * 4;
-        attn_row row = state_init();
-        float o[4] = {};
-
+    #pragma unroll
+    for (int half = 0; half < T::HALVES; half++)
         #pragma unroll
-        for (int w = 0; w < (empty ? 0 : T::WARPS); w++) {
-            const tree_factors f = tree_join(row, my.state[w][r]);
-            const float4 x = *(const float4 *)((const float *)mem.ring[w] + r * T::PITCH + d);
+        for (int i = 0; i < 2; i++) {
+            const int r = half * 8 + lane % 4 * 2 + i;
+            const attn_row row = my.row[half][i];
+            float *const sum = work_sum(p, row0 + r, piece);
 
-            o[0] = tree_sum(o[0], x.x, f);
-            o[1] = tree_sum(o[1], x.y, f);
-            o[2] = tree_sum(o[2], x.z, f);
-            o[3] = tree_sum(o[3], x.w, f);
+            if (r >= work.rows)
+                continue;
+            if (warp == 0 && lane < 4)
+                *(float2 *)work_state(p, row0 + r, piece) =
+                    make_float2(row.m, unlifted<TYPE>(row.l));
+            #pragma unroll
+            for (int n = 0; n < T::PANELS; n++)
+                #pragma unroll
+                for (int e = i; e < 4; e += 2) {
+                    const int d = (warp * T::PANELS + n) * 16 + e / 2 * 8 + lane / 4;
+
+                    if (d < columns)
+                        sum[d] = unlifted<TYPE>(my.o[half][n][e]);
+                }
         }
-        if (d == 0)
-            *(float2 *)work_state(p, row0 + r, piece) =
-                make_float2(row.m, unlifted<TYPE>(row.l));
-        if (p.want_o && p.dv)
-            *(float4 *)(work_sum(p, row0 + r, piece) + d) =
-                make_float4(unlifted<TYPE>(o[0]), unlifted<TYPE>(o[1]), unlifted<TYPE>(o[2]),
-                            unlifted<TYPE>(o[3]));
-    }
 }
 
 template <typename T, int CAN> DEVICE void fwd_split_mma(const attn_kparams &p)
@@ -343,16 +350,15 @@ template <typename T, int CAN> DEVICE void fwd_split_mma(const attn_kparams &p)
     static_assert(sizeof(shared<T>) <= T::BYTES, "the planner's budget");
     SHARED_MEMORY(memory);
     shared<T> &mem = *(shared<T> *)memory;
+    split_work<T> work;
+    rows_state<T> all;
 
     device_let_next();
-    if (threadIdx.x == 0)
-        find_work<T, CAN>(p, mem.work);
-    __syncthreads();
-    if (mem.work.any.first < mem.work.any.end) {
-        leave_states(mem, fold_keys<T, CAN>(p, mem));
-        __syncthreads();
-    }
-    write_states(p, mem);
+    find_work<T, CAN>(p, work);
+    make_empty(all);
+    if (work.any.first < work.any.end)
+        all = fold_keys<T, CAN>(p, work, mem);
+    write_states(p, work, all);
 }
 
 #define JOIN(a, b) a##b

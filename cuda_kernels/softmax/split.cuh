@@ -15,23 +15,20 @@
 #include "softmax/split_work.cuh"
 #include "softmax/sums.cuh"
 
-// The group's work, in shared memory.
+// The group's work.
 template <typename T> struct split_work {
     attn_sequence seq;
     attn_range any, all;
     attn_rows k_rows, v_rows;
-    attn_score score[T::ROWS];
     int64_t b;
     int pair;         // batch and key/value head, of the round
     int row, rows;    // the first, and how many there are
     int h, group;     // query heads h .. h + group - 1
     int first;        // key 0 of the piece
-    attn_row state[T::WARPS][T::ROWS];    // at the end
 };
 
 // Row r of the group's is query query_of() of head head_of(), as the heads' queries lie one
-// after another. No division for a single query: what comes before the first fetch is time
-// without a byte on its way.
+// after another. No division for a single query.
 template <typename T>
 DEVICE int query_of(const attn_kparams &p, const split_work<T> &my, int r)
 {
@@ -54,7 +51,8 @@ template <int CAN> DEVICE attn_sequence find_sequence(const attn_kparams &p, int
                                 : range_sequence<CAN & ~LENGTHS>(p, b);
 }
 
-// What this group is to do. By one thread.
+// What this group is to do. Ranges are past one jump where all is seen: what comes before the
+// first fetch is time without a byte on its way.
 template <typename T, int CAN> DEVICE void find_work(const attn_kparams &p, split_work<T> &my)
 {
     const int group = p.group, blocks = ceil_div(p.round_queries * group, T::ROWS);
@@ -87,26 +85,26 @@ template <typename T, int CAN> DEVICE void find_work(const attn_kparams &p, spli
     const int i = query_of(p, my, 0);
     const int n = my.rows ? query_of(p, my, my.rows - 1) - i + 1 : 0;
 
-    my.any = range_any<CAN>(p, seq, i, n);
-    my.all = range_all<CAN>(p, seq, i, n);
+    my.any = my.all = { 0, seq.keys };
+    if (n <= 0)
+        my.any.end = 0;
+    if (has<CAN>(p, FEAT_RANGE_LEFT | FEAT_RANGE_RIGHT)) {
+        my.any = range_any<CAN>(p, seq, i, n);
+        my.all = range_all<CAN>(p, seq, i, n);
+    }
     my.any.first = max(my.any.first, my.first);
-    my.any.end = min(my.any.end, (int)min((int64_t)my.first + p.piece,
-                                            (int64_t)seq.keys));
+    my.any.end = min(my.any.end, my.first + min(p.piece, max(seq.keys - my.first, 0)));
     my.k_rows = ADDRESS_KEYS(p, k, seq, b, kv);
     my.v_rows = ADDRESS_KEYS(p, v, seq, b, kv);
 }
 
-// What the scores of each row depend on. By ROWS threads.
+// What the scores of row r depend on; of one past the last, as of that.
 template <typename T, int CAN>
-DEVICE void find_rows(const attn_kparams &p, split_work<T> &my)
+DEVICE attn_score find_row(const attn_kparams &p, const split_work<T> &my, int r)
 {
-    if (threadIdx.x >= T::ROWS)
-        return;
+    const int there = min(r, my.rows - 1);
 
-    const int r = min((int)threadIdx.x, my.rows - 1);
-
-    my.score[threadIdx.x] =
-        score_run<CAN>(p, my.seq, my.b, head_of(p, my, r), query_of(p, my, r), 1);
+    return score_run<CAN>(p, my.seq, my.b, head_of(p, my, there), query_of(p, my, there), 1);
 }
 
 // Whether some of keys j .. j + n - 1 are not all rows' or not in the piece.

@@ -28,6 +28,8 @@ template <typename T> struct shared {
     // end the sums of the warps
     float4 ring[T::SLOTS * T::COPIES][T::THREADS];
     split_work<T> work;
+    attn_score score[T::ROWS];
+    attn_row state[T::WARPS][T::ROWS];    // at the end
 };
 
 // Element 0 of piece v of a lane's row.

@@ -28,11 +28,12 @@ enum {
     USUAL_PIECE = 512,
     SHORT_PIECES = 16,
     MOST_PIECES = 128,
-    /* With one (cuda_kernels/softmax/split_tree.cuh) pieces are nodes of it: four leaves at
-     * least, one a warp, and four times as many on each level. */
+    /* With one (cuda_kernels/softmax/split_tree.cuh) pieces are nodes of it: four leaves of 64
+     * keys at least, and four times as many on each level that a group has registers for. */
     TREE_WIDTH = 4,
-    LEAF = 64,
-    LEAF_OF_LARGEST = 128,  /* of the largest class of D */
+    LEAST_NODE = 256,
+    LARGEST_NODE = 16384,
+    LARGEST_OF_MANY_ROWS = 4096,
     TURN_KEYS = 64,         /* what the begin and the end of a group cost, in keys */
     MOST_RESIDENT = 2,      /* groups on a multiprocessor, for their registers */
     ROUND_BYTES = 256 << 20 /* of workspace: more goes in rounds of queries */
@@ -42,12 +43,13 @@ enum {
 enum { RANGES, ALL, MANY_RANGES, MANY_ALL, N_KINDS };
 
 /* A kernel file, as cuda_kernels/softmax/fwd_split.cu and fwd_split_mma.cu are: rows of a
- * group, few or many, and the shared memory of a thread for rows of K and V on their way.
- * With many rows K and V are read once where few would read them twice, for more
- * registers; for D 256 there are not so many. */
+ * group, few or many, and its shared memory, where D is small and of the largest class: a
+ * thread's for rows of K and V on their way, and the group's for its work. With many rows K and
+ * V are read once where few would read them twice, for more registers; for D 256 there are not
+ * so many. */
 typedef struct family {
     int32_t few, many; /* 0: few only */
-    int32_t ring_bytes, work_bytes;
+    int32_t ring_bytes[2], work_bytes[2];
     bool tree;
     const char *kernels[N_TYPES][N_DIMS][N_KINDS];
 } family;
@@ -63,8 +65,8 @@ typedef struct family {
 
 static const family cores = {
     .few = 4,
-    .ring_bytes = 384,
-    .work_bytes = 1024,
+    .ring_bytes = { 384, 384 },
+    .work_bytes = { 1024, 1024 },
     .kernels = { DIMS("softmax_fwd_split_f32"), DIMS("softmax_fwd_split_f16"),
                  DIMS("softmax_fwd_split_bf16") },
 };
@@ -72,8 +74,8 @@ static const family cores = {
 static const family tensor_cores = {
     .few = 8,
     .many = 16,
-    .ring_bytes = 768,
-    .work_bytes = 2048,
+    .ring_bytes = { 512, 768 },
+    .work_bytes = { 13312, 3072 },
     .tree = true,
     .kernels = { { { NULL } },
                  DIMS("softmax_fwd_split_mma_f16"),
@@ -93,14 +95,29 @@ static int64_t group_of(const attn_problem *p)
     return p->hkv ? p->hq / p->hkv : 1;
 }
 
+static bool is_large(const attn_problem *p)
+{
+    return attn_cuda_dim_class(p) >= N_DIMS - 1;
+}
+
 static bool many_rows(const family *f, const attn_problem *p)
 {
-    return f->many && attn_cuda_dim_class(p) < N_DIMS - 1 && p->lq > f->few / group_of(p);
+    return f->many && !is_large(p) && p->lq > f->few / group_of(p);
 }
 
 static int64_t rows_of(const family *f, const attn_problem *p)
 {
     return many_rows(f, p) ? f->many : f->few;
+}
+
+static int64_t ring_bytes(const family *f, const attn_problem *p)
+{
+    return (int64_t)THREADS * f->ring_bytes[is_large(p)];
+}
+
+static int64_t group_bytes(const family *f, const attn_problem *p)
+{
+    return ring_bytes(f, p) + f->work_bytes[is_large(p)];
 }
 
 static int64_t pieces_of(const attn_problem *p, int64_t piece)
@@ -118,34 +135,28 @@ static int64_t even_piece(int64_t keys, int64_t splits)
     return attn_round_up(wish, LEAST_PIECE);
 }
 
-/* The keys of the least and the largest node that a group has registers for. */
-static int64_t least_node(const attn_problem *p)
+static int64_t largest_node(const family *f, const attn_problem *p)
 {
-    return TREE_WIDTH * (attn_cuda_dim_class(p) < N_DIMS - 1 ? LEAF : LEAF_OF_LARGEST);
-}
-
-static int64_t largest_node(const attn_problem *p)
-{
-    return least_node(p) * (attn_cuda_dim_class(p) < N_DIMS - 1 ? TREE_WIDTH : 1);
+    return many_rows(f, p) ? LARGEST_OF_MANY_ROWS : LARGEST_NODE;
 }
 
 /* Bits do not follow from the node that a piece is, so it may follow from batch and heads:
  * the one with which all groups are done first, if each takes as long as its keys. */
 static int64_t best_node(const family *f, const attn_problem *p, const attn_caps *c)
 {
-    const int64_t bytes = THREADS * f->ring_bytes + f->work_bytes;
-    const int64_t at_once =
-        attn_max(attn_min(c->fast_bytes / bytes, MOST_RESIDENT), 1) * c->compute_units;
+    const int64_t resident = attn_min(c->fast_bytes / group_bytes(f, p), MOST_RESIDENT);
+    const int64_t at_once = attn_max(resident, 1) * c->compute_units;
     const int64_t rows = attn_max(attn_ceil_div(p->lq * group_of(p), rows_of(f, p)), 1);
-    const int64_t most = largest_node(p);
-    int64_t best = least_node(p), least = INT64_MAX;
+    const int64_t largest = largest_node(f, p);
+    int64_t best = LEAST_NODE, least = INT64_MAX;
 
-    for (int64_t node = best; node <= most; node *= TREE_WIDTH) {
+    for (int64_t node = LEAST_NODE; node <= largest; node *= TREE_WIDTH) {
         int64_t groups, cost = INT64_MAX;
 
         if (attn_mul(rows * pieces_of(p, node), p->b * attn_max(p->hkv, 1), &groups) &&
-            attn_mul(attn_ceil_div(groups, at_once), node + TURN_KEYS, &cost) &&
-            cost <= least) {
+            attn_mul(attn_ceil_div(groups, at_once), attn_min(node, p->lk) + TURN_KEYS,
+                     &cost) &&
+            cost < least) {
             least = cost;
             best = node;
         }
@@ -158,14 +169,14 @@ static int64_t piece_of(const family *f, const attn_problem *p, const attn_caps 
 {
     const int64_t keys = attn_max(p->lk, 1),
                   wish = splits ? attn_ceil_div(keys, splits) : 0;
-    int64_t node = least_node(p);
+    int64_t node = LEAST_NODE;
 
     if (!f->tree)
         return even_piece(keys, splits);
     if (!splits)
         return best_node(f, p, c);
-    if (wish > largest_node(p)) /* longer leaves */
-        return attn_round_up(wish, largest_node(p));
+    if (wish > largest_node(f, p)) /* of such, one after another without a tree */
+        return attn_round_up(wish, largest_node(f, p));
     while (node < wish)
         node *= TREE_WIDTH;
     return node;
@@ -213,7 +224,7 @@ static const char *refusal(const family *f, const attn_problem *p, const attn_ca
         return "D or Dv is over 256";
     if (!attn_cuda_counts(p))
         return "the tiles of so many queries or keys end beyond 2^31 - 1";
-    if (THREADS * f->ring_bytes + f->work_bytes > c->fast_bytes || THREADS > c->max_group ||
+    if (group_bytes(f, p) > c->fast_bytes || THREADS > c->max_group ||
         MERGE_THREADS > c->max_group)
         return "its ring does not fit the shared memory, or a group the limit of threads";
     if (!queries)
@@ -306,9 +317,8 @@ static void lower_with(const family *f, const attn_problem *p, const attn_caps *
                   "pieces are nodes of a tree of keys, which bits follow from"
                 : "r: rows of all heads that share K and V, read once for all of them; "
                   "pieces follow from the number of keys";
-    attn_choice_budget(out, "rows of k and v on their way, then sums",
-                       (int64_t)THREADS * f->ring_bytes);
-    attn_choice_budget(out, "the group's work", f->work_bytes);
+    attn_choice_budget(out, "rows of k and v on their way", ring_bytes(f, p));
+    attn_choice_budget(out, "the group's work", f->work_bytes[is_large(p)]);
     lower_merge(p, c, piece, queries, out);
     for (int n = 0; n < out->n_steps; n++)
         out->step[n].round_queries = queries < p->lq ? queries : 0;
