@@ -161,16 +161,8 @@ DEVICE void keep(const attn_linear_kparams &p, shared_walk &mem, int group)
         keep_state<WHICH, false>(p, mem, group);
 }
 
-template <scan WHICH, bool TURNED, int EVERY, bool GROUPS>
-DEVICE void walk(const attn_linear_kparams &p, shared_walk &mem, int group, int first)
-{
-    if (GROUPS && is_grouped<WHICH>(p))
-        walk_group<WHICH, TURNED, EVERY>(p, mem, first);
-    else
-        walk_rows<WHICH, TURNED, EVERY>(p, mem, group, first);
-}
-
-template <scan WHICH, bool GROUPS>
+// Of query heads of their own.
+template <scan WHICH>
 DEVICE void walk_scan(const attn_linear_kparams &p, int group)
 {
     SHARED_MEMORY(memory);
@@ -179,13 +171,13 @@ DEVICE void walk_scan(const attn_linear_kparams &p, int group)
     begin_walk(mem, 1);
     if (threadIdx.x < 128) {
         device_leave_registers<REGISTERS[2]>();
-        bring<WHICH, GROUPS>(p, mem, group);
+        bring<WHICH, false>(p, mem, group);
     } else if (threadIdx.x < 256) {
         device_leave_registers<REGISTERS[1]>();
-        keep<WHICH, GROUPS>(p, mem, group);
+        keep<WHICH, false>(p, mem, group);
     } else {
         device_take_registers<REGISTERS[0]>();
-        walk<WHICH, false, ROWS, GROUPS>(
+        walk_rows<WHICH, false, ROWS>(
             p, mem, group,
             ROWS > 1 ? (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 2 : 0);
     }
@@ -193,11 +185,20 @@ DEVICE void walk_scan(const attn_linear_kparams &p, int group)
 
 template <scan WHICH> DEVICE void walk_alone(const attn_linear_kparams &p)
 {
-    walk_scan<WHICH, true>(p, (int)blockIdx.x);
+    walk_scan<WHICH>(p, (int)blockIdx.x);
 }
 
 #if BOTH
-// dV and dK.
+template <scan WHICH, bool TURNED, bool GROUPS>
+DEVICE void walk(const attn_linear_kparams &p, shared_walk &mem, int group)
+{
+    if (GROUPS && is_grouped<WHICH>(p))
+        walk_group<WHICH, TURNED>(p, mem);
+    else
+        walk_rows<WHICH, TURNED, 1>(p, mem, group, 0);
+}
+
+// dV and dK, which may share a head of keys.
 template <bool GROUPS> DEVICE void walk_both(const attn_linear_kparams &p, int group)
 {
     SHARED_MEMORY(memory);
@@ -212,10 +213,10 @@ template <bool GROUPS> DEVICE void walk_both(const attn_linear_kparams &p, int g
         keep<GRAD_V, GROUPS>(p, mem, group);
     } else if (threadIdx.x < 384) {
         device_take_registers<REGISTERS[0]>();
-        walk<GRAD_V, false, 1, GROUPS>(p, mem, group, 0);
+        walk<GRAD_V, false, GROUPS>(p, mem, group);
     } else {
         device_take_registers<REGISTERS[0]>();
-        walk<GRAD_K, true, 1, GROUPS>(p, mem, group, 0);
+        walk<GRAD_K, true, GROUPS>(p, mem, group);
     }
 }
 
@@ -249,7 +250,7 @@ DEVICE void walk_all(const attn_linear_kparams &p)
     if (behind < 0 && p.has & (LHAS_GRAD_K | LHAS_GRAD_V))
         walk_both<false>(p, group);
     else if (behind >= 0 && p.grad_q && behind < groups_of<GRAD_Q>(p))
-        walk_scan<GRAD_Q, false>(p, behind);
+        walk_scan<GRAD_Q>(p, behind);
 }
 #endif
 

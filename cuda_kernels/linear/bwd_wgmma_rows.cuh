@@ -5,8 +5,7 @@
 #pragma once
 #include "linear/bwd_wgmma_walk.cuh"
 
-// Whether heads of queries share one of keys, and backwards each warpgroup has several of them;
-// of DIM over 64 there are no registers for the code of both.
+// Whether heads of queries share one of keys, and backwards each warpgroup has several of them.
 template <scan WHICH> DEVICE bool is_grouped(const attn_linear_kparams &p)
 {
     return DIM == 64 && is_backwards(WHICH) && p.group > 1;
@@ -99,15 +98,16 @@ DEVICE void walk_rows(const attn_linear_kparams &p, shared_walk &mem, int group,
         write_zeros<WHICH>(p, w);
 }
 
-// The same where heads of queries share one of keys: all of a chunk's, one after another.
-template <scan WHICH, bool TURNED, int EVERY>
-DEVICE void walk_group(const attn_linear_kparams &p, shared_walk &mem, int first)
+// The same where heads of queries share one of keys: all of a chunk's, one after another. Of every
+// chunk: who skips some of them waits for stages that have been filled twice since.
+template <scan WHICH, bool TURNED>
+DEVICE void walk_group(const attn_linear_kparams &p, shared_walk &mem)
 {
     const chunk_work w = find_walk<WHICH, true>(p, (int)blockIdx.x);
     const int chunks = chunks_of(w), heads = p.group;
 
     #pragma unroll 1
-    for (int c = first; c < chunks; c += EVERY) {
+    for (int c = 0; c < chunks; c++) {
         const int j = chunk_at<true>(w, c), slot = c % STATES;
         float sum[NT][4], down[2];
 
@@ -154,8 +154,7 @@ DEVICE void walk_group(const attn_linear_kparams &p, shared_walk &mem, int first
 
         write_grads<WHICH>(p, w, j, down, sum, zeros);
     }
-    if (first == 0)
-        write_zeros<WHICH>(p, w);
+    write_zeros<WHICH>(p, w);
 }
 
 // Barriers; `readers` warpgroups have rows of each chunk.

@@ -66,12 +66,13 @@ static bool wants_back(const attn_problem *p)
     return p->grad & ~(uint32_t)ATTN_GRAD_Q;
 }
 
-/* dK and dV by one walk, which has all columns. */
+/* dK and dV by one walk, which has all columns; one of them alone, too, where heads share keys. */
 static bool wants_both(const attn_problem *p)
 {
     const uint32_t both = ATTN_GRAD_K | ATTN_GRAD_V;
 
-    return (p->grad & both) == both && attn_max(p->d, p->dv) <= 64;
+    return wants_back(p) && ((p->grad & both) == both || p->hq != p->hkv) &&
+           attn_max(p->d, p->dv) <= 64;
 }
 
 /* Of the scans of dQ, or those backwards in time. NULL: D or Dv is over the largest. */
@@ -274,7 +275,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     if (!k)
         return "D or Dv is over 128";
     if (wants_back(p) && p->hq != p->hkv && !wants_both(p))
-        return "of heads that share keys takes dK and dV together, D and Dv up to 64";
+        return "of heads that share keys takes dK and dV up to D and Dv of 64";
     if (!attn_cuda_linear_aligned(p))
         return "wants rows that are moved 16 bytes at a time, and whose bytes 16 divides";
     if (!attn_cuda_counts(p))
@@ -472,7 +473,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
         lower_tiles(p, c, find_tiles(p), out);
         return;
     }
-    out->ungrouped = back.beside;
+    out->ungrouped = back.beside || (wants_back(p) && !wants_both(p));
     if (back.beside)
         add_all_sums(p, &back, of_k, out);
     if (back.beside && of_k->all) {
