@@ -333,6 +333,27 @@ static void huge_queries_of_bf16(const subject *who)
 EACH(huge_queries_of_bf16, "linear_fwd:bf16,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,phi=relu,"
                            "normalize,eps=5,den")
 
+/* Huge rows of dO in bf16: what they are multiplied with makes them representable again. */
+static void huge_gradients_of_bf16(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who, linear_in_hand);
+    for (int64_t n = 0; n < c.n_in[IN_GRAD_O]; n++)
+        c.in[IN_GRAD_O][n] *= n / 128 % 2 ? 0x1p100f : 0x1p-3f;
+    for (int64_t n = 0; n < c.n_in[IN_V]; n++)
+        c.in[IN_V][n] *= 0x1p10f;
+    for (int64_t n = 0; n < c.n_in[IN_K]; n++)
+        c.in[IN_K][n] *= 0x1p-100f;
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+static const char *const huge_gradients_of_bf16_problems[] = {
+    "linear_bwd:bf16,b1,hq2,hkv2,lq200,lk200,d64,causal,grad=q+k+v",
+    "linear_bwd:bf16,b1,hq2,hkv2,lq200,lk200,d128,causal,grad=q+k+v",
+};
+EACH_OF(huge_gradients_of_bf16, huge_gradients_of_bf16_problems)
+
 /* One part of long rows of q is huge, and that of k small: all parts count alike. */
 static void huge_parts(const subject *who)
 {
@@ -571,6 +592,7 @@ int main(void)
         cmocka_unit_test(test_products_beyond_f16),
         cmocka_unit_test(test_gradients_below_f16),
         cmocka_unit_test(test_huge_queries_of_bf16),
+        cmocka_unit_test(test_huge_gradients_of_bf16),
         cmocka_unit_test(test_huge_parts),
         cmocka_unit_test(test_zero_denominators),
         cmocka_unit_test(test_large_heads),

@@ -191,7 +191,7 @@ DEVICE uint64_t device_tile(device_shared at, int panel)
 #define PRODUCTS_IN(N, TEXT, LIST, SUMS, A, B, C, TURNED) \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #C ", 0; " \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TEXT "." TEXT \
-                 " {" LIST "}, %" #A ", %" #B ", p, 1, 1, " #TURNED ", " #TURNED "; }" \
+                 " {" LIST "}, %" #A ", %" #B ", p, 1, 1, " TURNED "; }" \
                  : ALL SUMS : "l"(a), "l"(b), "r"(added))
 #define PRODUCTS_OF(N, TEXT, LIST, SUMS, A, B, C, D, E) \
     asm volatile("{ .reg .pred p; setp.eq.b32 p, 0, 0; " \
@@ -210,9 +210,9 @@ DEVICE uint64_t device_tile(device_shared at, int panel)
     DEVICE void device_products_in(float (&c)[N / 8][4], uint64_t a, uint64_t b, int added) \
     { \
         if constexpr (TYPE == 1) \
-            PRODUCTS_IN(N, "f16", LIST, SUMS, A, B, C, 0); \
+            PRODUCTS_IN(N, "f16", LIST, SUMS, A, B, C, "0, 0"); \
         else \
-            PRODUCTS_IN(N, "bf16", LIST, SUMS, A, B, C, 0); \
+            PRODUCTS_IN(N, "bf16", LIST, SUMS, A, B, C, "0, 0"); \
     } \
     template <int TYPE> \
     DEVICE void device_products_of(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b) \
@@ -224,15 +224,19 @@ DEVICE uint64_t device_tile(device_shared at, int panel)
     }
 
 // c (+)= a b, 64 rows, N columns, 16 deep, of f16 or bf16; both from shared memory, each with
-// its rows along the depth.
+// its rows along the depth. _down: of bf16, a has its rows along rows of the result.
 #define PRODUCTS_TURNED(N, LIST, SUMS, A, B, C) \
     template <int TYPE> \
     DEVICE void device_products_turned(float (&c)[N / 8][4], uint64_t a, uint64_t b, int added) \
     { \
         if constexpr (TYPE == 1) \
-            PRODUCTS_IN(N, "f16", LIST, SUMS, A, B, C, 1); \
+            PRODUCTS_IN(N, "f16", LIST, SUMS, A, B, C, "1, 1"); \
         else \
-            PRODUCTS_IN(N, "bf16", LIST, SUMS, A, B, C, 1); \
+            PRODUCTS_IN(N, "bf16", LIST, SUMS, A, B, C, "1, 1"); \
+    } \
+    DEVICE void device_products_down(float (&c)[N / 8][4], uint64_t a, uint64_t b, int added) \
+    { \
+        PRODUCTS_IN(N, "bf16", LIST, SUMS, A, B, C, "0, 1"); \
     }
 
 // c (+)= a b of bf16, a in registers; b from shared memory, its rows along columns of the result,

@@ -4,22 +4,32 @@
 #pragma once
 #include "linear/bwd_wgmma_tiles.cuh"
 
-// A's rows of a warp, and what they are to be multiplied by: of a row with huge numbers a power
-// of 2, so that no sum overflows, which is done here; else 1.
-DEVICE void take_rows(const tile &from, const own_row &mine, uint32_t (&a)[DIM / 16][4],
-                      float (&down)[2])
+// A warpgroup meets at a barrier by number, to which warps come whole.
+DEVICE void meet_whole(int number)
 {
-    const device_shared at = device_address(from[0]);
+    __syncwarp();
+    device_meet<128>(number);
+}
+
+// What rows of A, a warp's of a warpgroup that has all, are multiplied by: one with huge numbers by
+// a power of 2, so that no sum overflows, which is done here; else 1.
+DEVICE void lower_rows(tile &rows, const own_row &mine, int meeting, float (&down)[2])
+{
+    const device_shared at = device_address(rows[0]);
     uint32_t huge[2] = { 0, 0 };    // bit 15 or 31
 
     down[0] = down[1] = 1.0f;
     #pragma unroll
-    for (int k = 0; k < DIM / 16; k++)
-        device_matrices(a[k], mine.place(at, k));
-    #pragma unroll
-    for (int i = 0; i < DIM / 4; i++)    // 0x5000: 2^33
-        huge[i % 2] |= (a[i / 4][i % 4] & 0x7fff7fffu) + 0x30003000u;
-    if (!__any_sync(0xffffffffu, (huge[0] | huge[1]) & 0x80008000u))
+    for (int k = 0; k < DIM / 16; k++) {
+        uint32_t a[4];
+
+        device_matrices(a, mine.place(at, k));
+        #pragma unroll
+        for (int i = 0; i < 4; i++)    // 0x5000: 2^33
+            huge[i % 2] |= (a[i] & 0x7fff7fffu) + 0x30003000u;
+    }
+    __syncwarp();    // as in meet_whole()
+    if (!device_meet_any<128>(meeting, (huge[0] | huge[1]) & 0x80008000u))
         return;
     #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -30,24 +40,34 @@ DEVICE void take_rows(const tile &from, const own_row &mine, uint32_t (&a)[DIM /
         down[half] = any ? power_of_2(-HUGE_ROW) : 1.0f;
     }
     #pragma unroll
-    for (int i = 0; i < DIM / 4; i++) {
-        uint32_t &word = a[i / 4][i % 4];
+    for (int k = 0; k < DIM / 16; k++) {
+        uint32_t a[4];
 
-        word = device_pair<TYPE_BF16>(number_of(word, 0) * down[i % 2],
-                                      number_of(word, 1) * down[i % 2]);
+        device_matrices(a, mine.place(at, k));
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[i] = device_pair<TYPE_BF16>(number_of(a[i], 0) * down[i % 2],
+                                          number_of(a[i], 1) * down[i % 2]);
+        device_put_matrices(mine.place(at, k), a);
     }
+    device_copies_to_products();
+    meet_whole(meeting);
 }
 
 // c = A B^T begins.
-DEVICE void begin_pairs(const uint32_t (&a)[DIM / 16][4], const tile &b, float (&c)[CHUNK / 8][4])
+DEVICE void begin_pairs(const tile &a, const tile &b, float (&c)[CHUNK / 8][4])
 {
+    const uint64_t rows = device_tile(device_address(a[0]), TILE * 16);
     const uint64_t from = device_tile(device_address(b[0]), TILE * 16);
 
     device_products_hold(c);
     device_products_begin();
     #pragma unroll
-    for (int k = 0; k < DIM / 16; k++)
-        device_products_by(c, a[k], from + k / 4 * TILE + k % 4 * 2, k > 0);
+    for (int k = 0; k < DIM / 16; k++) {
+        const int at = k / 4 * TILE + k % 4 * 2;
+
+        device_products_in<TYPE_BF16>(c, rows + at, from + at, k > 0);
+    }
     device_products_commit();
 }
 
@@ -55,53 +75,40 @@ DEVICE void begin_pairs(const uint32_t (&a)[DIM / 16][4], const tile &b, float (
 DEVICE void make_weights(const float (&c)[CHUNK / 8][4], uint32_t (&a)[STEPS][4])
 {
     #pragma unroll
-    for (int i = 0; i < STEPS * 4; i++) {
-        const float *const from = &c[i / 4 * 2 + i % 4 / 2][i % 2 * 2];
-
-        a[i / 4][i % 4] = device_pair<TYPE_BF16>(from[0], from[1]);
-    }
+    for (int i = 0; i < STEPS; i++)
+        pack(c[2 * i], c[2 * i + 1], a[i]);
 }
 
 // y = A S begins, S turned or not.
 template <bool TURNED>
-DEVICE void begin_read(const uint32_t (&a)[DIM / 16][4], const state_tiles &s,
-                       float (&y)[PANELS][8][4])
+DEVICE void begin_read(const tile &a, const state_tiles &s, float (&y)[DIM / 8][4])
 {
-    const uint64_t from = device_tile(device_address(s[0][0][0]), TILE * 16);
+    const uint64_t rows = device_tile(device_address(a[0]), TILE * 16);
+    const uint64_t from = device_tile(device_address(s[0][0]), PANELS * TILE * 16);
 
-    #pragma unroll
-    for (int c = 0; c < PANELS; c++)
-        device_products_hold(y[c]);
+    device_products_hold(y);
     device_products_begin();
     #pragma unroll
-    for (int part = 1; part >= 0; part--)
-        #pragma unroll
-        for (int c = 0; c < PANELS; c++)
-            #pragma unroll
-            for (int k = 0; k < DIM / 16; k++) {
-                const int row = TURNED ? c : k / 4, column = TURNED ? k / 4 : c;
-                const uint64_t at = from + ((part * PANELS + row) * PANELS + column) * TILE +
-                                    (TURNED ? k % 4 * 2 : k % 4 * 16 * 8);
+    for (int k = 0; k < DIM / 16; k++) {
+        const uint64_t at = rows + k / 4 * TILE + k % 4 * 2;
 
-                if (TURNED)
-                    device_products_by(y[c], a[k], at, part == 0 || k > 0);
-                else
-                    device_products_along(y[c], a[k], at, part == 0 || k > 0);
-            }
+        if (TURNED)
+            device_products_in<TYPE_BF16>(y, at, from + k / 4 * PANELS * TILE + k % 4 * 2, k > 0);
+        else
+            device_products_down(y, at, from + k * 16 * 8, k > 0);
+    }
     device_products_commit();
 }
 
 // y += weights X begins.
-DEVICE void begin_seen(const uint32_t (&weights)[STEPS][4], const tile &x, float (&y)[PANELS][8][4])
+DEVICE void begin_seen(const uint32_t (&weights)[STEPS][4], const tile &x, float (&y)[DIM / 8][4])
 {
     const uint64_t from = device_tile(device_address(x[0]), TILE * 16);
 
     device_products_begin();
     #pragma unroll
-    for (int c = 0; c < PANELS; c++)
-        #pragma unroll
-        for (int k = 0; k < STEPS; k++)
-            device_products_along(y[c], weights[k], from + c * TILE + k * 16 * 8, 1);
+    for (int k = 0; k < STEPS; k++)
+        device_products_along(y, weights[k], from + k * 16 * 8, 1);
     device_products_commit();
 }
 
@@ -121,7 +128,7 @@ DEVICE results results_of(const attn_linear_kparams &p, const chunk_work &w)
 
 // The warp's 16 rows of Y, of the chunk that begins with token j, to their places in A's tile.
 DEVICE void put_rows(const attn_linear_kparams &p, const results &all, int j, const own_row &mine,
-                     const float (&down)[2], float (&y)[PANELS][8][4], tile &to)
+                     const float (&down)[2], float (&y)[DIM / 8][4], tile &to)
 {
     const device_shared at = device_address(to[0]);
     float factor[2];
@@ -132,14 +139,14 @@ DEVICE void put_rows(const attn_linear_kparams &p, const results &all, int j, co
     if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f))
         #pragma unroll
         for (int i = 0; i < DIM / 2; i++)
-            y[i / 32][i / 4 % 8][i % 4] *= factor[i % 4 / 2];
+            y[i / 4][i % 4] *= factor[i % 4 / 2];
     if (all.maps) {
         const own_place at;
 
         #pragma unroll
         for (int i = 0; i < DIM / 4; i++) {
             const int row = j + at.row + i % 2 * 8, column = i / 2 * 8 + at.column;
-            float (&pair)[4] = y[i / 16][i / 2 % 8];
+            float (&pair)[4] = y[i / 2];
 
             if (row < all.to.rows && column < all.width) {
                 const uint32_t x =
@@ -154,12 +161,7 @@ DEVICE void put_rows(const attn_linear_kparams &p, const results &all, int j, co
     for (int k = 0; k < DIM / 16; k++) {
         uint32_t words[4];
 
-        #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float *const from = &y[k / 4][k % 4 * 2 + i / 2][i % 2 * 2];
-
-            words[i] = device_pair<TYPE_BF16>(from[0], from[1]);
-        }
+        pack(y[2 * k], y[2 * k + 1], words);
         device_put_matrices(mine.place(at, k), words);
     }
     __syncwarp();

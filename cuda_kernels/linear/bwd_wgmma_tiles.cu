@@ -5,24 +5,22 @@
 // Computes  dQ, dK and dV, as written in include/attn/linear.h
 // Method    the scans of bwd_wgmma.cuh, each with all columns. Copies (cp.async) bring the tiles as
 //           they lie in the tensors, some chunks ahead; phi is applied where they lie. One
-//           warpgroup brings them, one for each 64 rows keeps the state, the others have rows:
-//           of DIM 64 a group has dV and dK, or every second chunk of dQ; of DIM 128 one of the
-//           three, those of a segment beside each other, so that the tiles of dV and dK are
-//           read from memory once
-// Grid      1-D, heads * (segments * BACKS + segments of dQ) groups; _sums and _scan: BACKS 1
-// Block     _walk 512 threads, 1-D; _sums 128 that bring and 128 for each 64 rows; _scan 256
+//           warpgroup brings them, one keeps the state, two have rows: those of dV and of dK,
+//           which share a state, or each every second chunk of dQ
+// Grid      1-D, heads * (segments of dV and dK + those of dQ) groups
+// Block     _walk 512 threads, 1-D; _sums 256: 128 that bring, 128 that keep; _scan 256
 // Shared    dynamic: tiles of chunks, states; barriers
 // Barriers  full and empty ones in shared memory for each chunk and each state
 // Layout    rows of all tensors 16 bytes at a time. work: slots of DIM * DIM floats, as lanes
 //           have them
-// Numerics  the state is f32 and read as the sum of two of bf16; pairs are rounded to bf16. Rows
-//           of dO, k and v with huge numbers are divided by a power of 2 meanwhile. What is not
-//           finite may spread to rows of its chunk that do not see it. The bits of a head
+// Numerics  the state grows in the products' f32 sums and is read rounded to bf16, as pairs are.
+//           Rows of dO, k and v with huge numbers are divided by a power of 2 meanwhile. What is
+//           not finite may spread to rows of its chunk that do not see it. The bits of a head
 //           depend on the segments, which follow from B and the heads, and on nothing else
 // Instances _sums, _scan, _walk
 // Requires  sm_90a; causal, no normaliser and no states that come or go; rows of 16-byte pieces, D
 //           and Dv up to DIM; a query head for each of keys
-// Tunables  STAGES_*, LAG; src/plan/cuda/linear_bwd_wgmma.c has the same numbers
+// Tunables  STAGES_*, LAG_*; src/plan/cuda/linear_bwd_wgmma.c has the same numbers
 // Oracle    src/host/linear_bwd_reference.c
 //
 // Built for each DIM (64, 128). NAME is the image's.
@@ -44,24 +42,26 @@ constexpr int COLUMNS = DIM;
 
 static_assert(TYPE == TYPE_BF16, "tiles are products' operands as they come");
 
-// Keepers of the state; groups of dV and dK of a segment; states and stages in shared memory: of
-// sums, of dQ alone or of a scan of DIM 128, of dV and dK together. How many chunks are asked for
-// before the first is waited for: so that all warpgroups with rows have one.
-constexpr int KEEPERS = DIM / 64, BACKS = DIM == 64 ? 1 : 2, STATES = DIM == 64 ? 2 : 1;
-constexpr int STAGES_SUMS = DIM == 64 ? 4 : 6;
-constexpr int STAGES_ONE = DIM == 64 ? 6 : 3, STAGES_BOTH = 4;
+// States and stages in shared memory: of sums, of dQ, of dV and dK. How many chunks are asked for
+// before the first is waited for: so that both warpgroups with rows have one. What they have made
+// of a chunk they write, and leave its stage, when their next is there: so far behind is the last
+// chunk that is asked for.
+constexpr int STATES = DIM == 64 ? 2 : 1, STAGES_SUMS = DIM == 64 ? 4 : 6;
+constexpr int STAGES_ONE = DIM == 64 ? 6 : 4, STAGES_BOTH = DIM == 64 ? 4 : 3;
 constexpr int LAG_SUMS = STAGES_SUMS - 1, LAG_ONE = DIM == 64 ? 4 : 2, LAG_BOTH = 2;
-constexpr int SUMMING = 128 * (1 + KEEPERS), WALKING = 512, SCANNING = 256;
+constexpr int SUMMING = 256, WALKING = 512, SCANNING = 256;
+
+static_assert(LAG_ONE + 2 <= STAGES_ONE && LAG_BOTH + 1 <= STAGES_BOTH, "chunks asked for ahead");
 
 // Of threads that have rows, that keep the state, that bring.
-constexpr int REGISTERS[3] = { 168, DIM == 64 ? 104 : 136, 72 };
+constexpr int REGISTERS[3] = { DIM == 64 ? 168 : 144, DIM == 64 ? 104 : 168, DIM == 64 ? 72 : 56 };
 
 // Those of a launch are multiples of 8 a thread; who waits for more than there are waits forever.
-static_assert((3 - KEEPERS) * REGISTERS[0] + KEEPERS * REGISTERS[1] + REGISTERS[2] <= 512,
+static_assert(2 * REGISTERS[0] + REGISTERS[1] + REGISTERS[2] <= 512,
               "registers of the warpgroups");
 
 typedef float4 tile[PANELS][TILE];
-typedef float4 state_tiles[2][PANELS][PANELS][TILE];    // high and low; rows, columns
+typedef float4 state_tiles[PANELS][PANELS][TILE];    // columns, rows
 
 // COUNT tiles: B, X, and those of A.
 template <int COUNT, int STAGES> struct shared_tiles {
@@ -72,15 +72,14 @@ template <int COUNT, int STAGES> struct shared_tiles {
 template <int COUNT, int STAGES> struct shared_scan {
     tile at[STAGES][COUNT];
     state_tiles s[STATES];
-    device_barrier full[STAGES], empty[STAGES], there[STATES], read[STATES];
+    device_barrier full[STAGES], empty[STAGES], there[2], read[STATES];
 };
 
 typedef shared_tiles<2, STAGES_SUMS> shared_sums;
 typedef shared_scan<3, STAGES_ONE> shared_one;
 typedef shared_scan<4, STAGES_BOTH> shared_both;
 
-[[maybe_unused]] constexpr int WALK_BYTES =
-    BACKS == 1 ? larger(sizeof(shared_one), sizeof(shared_both)) : (int)sizeof(shared_one);
+[[maybe_unused]] constexpr int WALK_BYTES = larger(sizeof(shared_one), sizeof(shared_both));
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -108,22 +107,22 @@ template <bool BACK> DEVICE void sum_segment(const attn_linear_kparams &p, int u
     if (!BACK)
         w.end = max(keys_of(w), w.first);
     if (threadIdx.x == 0)
-        begin_stages<STAGES_SUMS>(mem, KEEPERS);
+        begin_stages<STAGES_SUMS>(mem, 1);
     device_barriers_ready();
     if (threadIdx.x < 128) {
         bringer<BACK, true, 2, STAGES_SUMS, LAG_SUMS, shared_sums>{ p, w, mem }.run(!BACK);
     } else {
-        const int panel = (int)threadIdx.x / 128 - 1, chunks = chunks_of(w);
+        const int chunks = chunks_of(w);
         ring<STAGES_SUMS> from;
-        state_rows my = {};
+        kept_state my = {};
 
         #pragma unroll 1
         for (int n = 0; n < chunks; n++, from.move_on()) {
             device_barrier_wait(&mem.full[from.stage], from.parity);
-            add_chunk(mem.at[from.stage][0], mem.at[from.stage][1], panel, my);
+            add_chunk(mem.at[from.stage][0], mem.at[from.stage][1], my);
             device_barrier_arrive(&mem.empty[from.stage]);
         }
-        store_state(own_in_slot(tiles_slot(p, w, BACK, w.segment), panel), my);
+        store_state(own_in_slot(tiles_slot(p, w, BACK, w.segment)), my);
     }
 }
 
@@ -162,36 +161,35 @@ DEVICE void scan_slots(const attn_linear_kparams &p)
         scan_segment<false>(p, behind);
 }
 
-// By a warpgroup that keeps 64 rows of the state.
+// By the warpgroup that keeps the state.
 template <bool BACK, int STAGES, class MEM>
-DEVICE void keep_rows(const attn_linear_kparams &p, int unit, MEM &mem, int panel)
+DEVICE void keep_state(const attn_linear_kparams &p, int unit, MEM &mem)
 {
     const chunk_work w = find_segment<BACK>(p, unit);
     const int chunks = chunks_of(w);
     ring<STAGES> from;
     ring<STATES> to;
+    ring<2> turn;
     const own_row mine;
-    state_rows my = {};
+    kept_state my = {};
 
     device_wait_before();
+    add_states(p, w, BACK, my);
     #pragma unroll 1
-    for (int s = linear_has(p, LINEAR_SCANNED) ? max(w.segment - 1, 0) : 0; s < w.segment; s++)
-        add_state(own_in_slot(tiles_slot(p, w, BACK, s), panel), my);
-    #pragma unroll 1
-    for (int n = 0; n < chunks; n++, from.move_on(), to.move_on()) {
+    for (int n = 0; n < chunks; n++, from.move_on(), to.move_on(), turn.move_on()) {
         device_barrier_wait(&mem.read[to.stage], to.parity ^ 1);
-        share_rows(my, mem.s[to.stage], panel, mine);
-        arrive_written(&mem.there[to.stage]);
+        share_rows(my, mem.s[to.stage], mine);
+        arrive_written(&mem.there[turn.stage]);
         device_barrier_wait(&mem.full[from.stage], from.parity);
-        add_chunk(mem.at[from.stage][0], mem.at[from.stage][1], panel, my);
+        add_chunk(mem.at[from.stage][0], mem.at[from.stage][1], my);
         device_barrier_arrive(&mem.empty[from.stage]);
     }
 }
 
 // Y of every EVERY-th chunk from `first` on; A is tile OF. What a chunk has made is written beside
-// the first products of the next.
+// the first products of the next. `meeting`: the warpgroup's barrier.
 template <scan WHICH, int OF, int EVERY, int STAGES, class MEM>
-DEVICE void walk_rows(const attn_linear_kparams &p, int unit, MEM &mem, int first)
+DEVICE void walk_rows(const attn_linear_kparams &p, int unit, MEM &mem, int first, int meeting)
 {
     constexpr bool BACK = is_backwards(WHICH), TURNED = WHICH == GRAD_K;
     const chunk_work w = find_segment<BACK>(p, unit);
@@ -199,43 +197,39 @@ DEVICE void walk_rows(const attn_linear_kparams &p, int unit, MEM &mem, int firs
     const own_row mine;
     const int chunks = chunks_of(w);
     ring<STAGES> from;
-    ring<STATES> state;
+    ring<2> turn;
     int before = -1;    // the stage of what has not been written yet
 
     from.move_on(first);
-    state.move_on(first);
+    turn.move_on(first);
     #pragma unroll 1
-    for (int n = first; n < chunks; n += EVERY, from.move_on(EVERY), state.move_on(EVERY)) {
+    for (int n = first; n < chunks; n += EVERY, from.move_on(EVERY), turn.move_on(EVERY)) {
+        const int state = turn.stage % STATES;
         const int j = chunk_at<BACK>(w, n);
         tile &a = mem.at[from.stage][OF];
         const tile &b = mem.at[from.stage][TURNED], &x = mem.at[from.stage][!TURNED];
-        float pairs[CHUNK / 8][4], y[PANELS][8][4], down[2], none[2] = {};
+        float pairs[CHUNK / 8][4], y[DIM / 8][4], down[2], none[2] = {};
         uint32_t weights[STEPS][4];
 
-        {
-            uint32_t rows[DIM / 16][4];
-
-            device_barrier_wait(&mem.full[from.stage], from.parity);
-            take_rows(a, mine, rows, down);
-            begin_pairs(rows, b, pairs);
-            device_barrier_wait(&mem.there[state.stage], state.parity);
-            begin_read<TURNED>(rows, mem.s[state.stage], y);
-            if (before >= 0) {
-                write_tile(all, chunk_at<BACK>(w, n - EVERY), mem.at[before][OF]);
-                device_barrier_arrive(&mem.empty[before]);
-            }
-            device_products_wait<1>();
-            device_products_hold(pairs);
-            mask_pairs<BACK>(pairs, none);
-            make_weights(pairs, weights);
+        device_barrier_wait(&mem.full[from.stage], from.parity);
+        lower_rows(a, mine, meeting, down);
+        begin_pairs(a, b, pairs);
+        device_barrier_wait(&mem.there[turn.stage], turn.parity);
+        begin_read<TURNED>(a, mem.s[state], y);
+        if (before >= 0) {
+            write_tile(all, chunk_at<BACK>(w, n - EVERY), mem.at[before][OF]);
+            device_barrier_arrive(&mem.empty[before]);
         }
+        device_products_wait<1>();
+        device_products_hold(pairs);
+        mask_pairs<BACK>(pairs, none);
+        make_weights(pairs, weights);
         begin_seen(weights, x, y);
         device_products_wait<1>();
-        device_barrier_arrive(&mem.read[state.stage]);
+        device_barrier_arrive(&mem.read[state]);
         device_products_wait<0>();
-        #pragma unroll
-        for (int c = 0; c < PANELS; c++)
-            device_products_hold(y[c]);
+        device_products_hold(y);
+        meet_whole(meeting);    // all have read A
         put_rows(p, all, j, mine, down, y, a);
         before = from.stage;
     }
@@ -251,7 +245,6 @@ template <scan WHICH, int COUNT, int STAGES, int LAG>
 DEVICE void walk_segment(const attn_linear_kparams &p, int unit)
 {
     constexpr bool BACK = is_backwards(WHICH);
-    constexpr int ROWS = 3 - KEEPERS;    // warpgroups
     typedef shared_scan<COUNT, STAGES> shared;
     SHARED_MEMORY(memory);
     shared &mem = *(shared *)memory;
@@ -261,11 +254,11 @@ DEVICE void walk_segment(const attn_linear_kparams &p, int unit)
     if (threadIdx.x == 0) {
         const int readers = COUNT == 4 ? 2 : 1;
 
-        begin_stages<STAGES>(mem, readers + KEEPERS);
-        for (int i = 0; i < STATES; i++) {
-            device_barrier_init(&mem.there[i], 128 * KEEPERS);
+        begin_stages<STAGES>(mem, readers + 1);
+        for (int i = 0; i < 2; i++)
+            device_barrier_init(&mem.there[i], 128);
+        for (int i = 0; i < STATES; i++)
             device_barrier_init(&mem.read[i], 128 * readers);
-        }
     }
     device_barriers_ready();
     if (group == 0) {
@@ -274,41 +267,32 @@ DEVICE void walk_segment(const attn_linear_kparams &p, int unit)
         const chunk_work w = find_segment<BACK>(p, unit);
 
         bringer<BACK, WHICH == GRAD_V, COUNT, STAGES, LAG, shared>{ p, w, mem }.run(BACK);
-    } else if (group <= KEEPERS) {
-        if constexpr (KEEPERS > 1)
+    } else if (group == 1) {
+        if constexpr (DIM > 64)
             device_take_registers<REGISTERS[1]>();
         else
             device_leave_registers<REGISTERS[1]>();
-        keep_rows<BACK, STAGES>(p, unit, mem, group - 1);
+        keep_state<BACK, STAGES>(p, unit, mem);
     } else {
         device_take_registers<REGISTERS[0]>();
         if (COUNT < 4)
-            walk_rows<WHICH, 2, ROWS, STAGES>(p, unit, mem, group - 1 - KEEPERS);
+            walk_rows<WHICH, 2, 2, STAGES>(p, unit, mem, group - 2, group);
         else if (group == 2)
-            walk_rows<GRAD_V, 2, 1, STAGES>(p, unit, mem, 0);
+            walk_rows<GRAD_V, 2, 1, STAGES>(p, unit, mem, 0, group);
         else
-            walk_rows<GRAD_K, COUNT - 1, 1, STAGES>(p, unit, mem, 0);
+            walk_rows<GRAD_K, COUNT - 1, 1, STAGES>(p, unit, mem, 0, group);
     }
 }
 
-// First dV and dK of all, of DIM 64 together, of DIM 128 beside each other; then dQ.
+// First dV and dK of all, then dQ.
 DEVICE void walk_segments(const attn_linear_kparams &p)
 {
-    const bool k = p.has & LHAS_GRAD_K, v = p.has & LHAS_GRAD_V;
-    const int group = blockIdx.x, behind = group - BACKS * units_of(p, true);
+    const int group = blockIdx.x, behind = group - units_of(p, true);
 
-    if (behind >= 0) {
-        if (p.grad_q)
-            walk_segment<GRAD_Q, 3, STAGES_ONE, LAG_ONE>(p, behind);
-    } else if constexpr (BACKS == 1) {
-        if (k || v)
-            walk_segment<GRAD_V, 4, STAGES_BOTH, LAG_BOTH>(p, group);
-    } else if (group % BACKS == 0) {
-        if (v)
-            walk_segment<GRAD_V, 3, STAGES_ONE, LAG_ONE>(p, group / BACKS);
-    } else if (k) {
-        walk_segment<GRAD_K, 3, STAGES_ONE, LAG_ONE>(p, group / BACKS);
-    }
+    if (behind < 0 && p.has & (LHAS_GRAD_K | LHAS_GRAD_V))
+        walk_segment<GRAD_V, 4, STAGES_BOTH, LAG_BOTH>(p, group);
+    else if (behind >= 0 && p.grad_q)
+        walk_segment<GRAD_Q, 3, STAGES_ONE, LAG_ONE>(p, behind);
 }
 
 #define KERNEL_BODY(call) call(p)

@@ -176,99 +176,84 @@ template <bool BACK, bool KEYS, int COUNT, int STAGES, int LAG, class MEM> struc
     }
 };
 
-// 64 rows of a state, of a warpgroup.
-struct state_rows {
-    float s[DIM / 8][4];
+// A state, of a warpgroup: panels of 64 rows.
+struct kept_state {
+    float s[PANELS][DIM / 8][4];
 };
 
-DEVICE float4 *own_in_slot(float4 *slot, int panel)
+DEVICE float4 *own_in_slot(float4 *slot) { return slot + thread_of_group(); }
+
+// += the slots of the segments before, eight loads at a time.
+DEVICE void add_states(const attn_linear_kparams &p, const chunk_work &w, bool back,
+                       kept_state &my)
 {
-    return slot + panel * (DIM / 8) * 128 + thread_of_group();
-}
+    const int first = linear_has(p, LINEAR_SCANNED) ? max(w.segment - 1, 0) : 0;
+    const float4 *slot = own_in_slot(tiles_slot(p, w, back, first));
 
-// += a slot, eight loads at a time.
-DEVICE void add_state(const float4 *slot, state_rows &my)
-{
-    #pragma unroll
-    for (int n = 0; n < DIM / 8; n++) {
-        const float4 x = slot[n * 128];
-
-        my.s[n][0] += x.x, my.s[n][1] += x.y, my.s[n][2] += x.z, my.s[n][3] += x.w;
-        if (n % 8 == 7)
-            device_forget();
-    }
-}
-
-DEVICE void store_state(float4 *slot, const state_rows &my)
-{
-    #pragma unroll
-    for (int n = 0; n < DIM / 8; n++)
-        slot[n * 128] = make_float4(my.s[n][0], my.s[n][1], my.s[n][2], my.s[n][3]);
-}
-
-// Of a warp's 16 rows of a tile, the lane's of 16 bytes, as device_matrices() and
-// device_put_matrices() have the words of operand k: of column chunk 2 k or 2 k + 1. Bytes from
-// the tile on.
-struct own_row {
-    int in_panel[4];
-
-    __device__ __forceinline__ own_row()
-    {
-        const int thread = device_thread() % 128, row = thread / 32 * 16 + thread % 16;
-
+    #pragma unroll 1
+    for (int n = w.segment - first; n > 0; n--, slot += DIM * DIM / 4)
         #pragma unroll
-        for (int k = 0; k < 4; k++)
-            in_panel[k] = row * 128 + ((k * 2 + thread % 32 / 16) ^ (row & 7)) * 16;
-    }
+        for (int i = 0; i < PANELS * DIM / 8; i++) {
+            const float4 x = slot[i * 128];
+            float (&s)[4] = my.s[i / (DIM / 8)][i % (DIM / 8)];
 
-    __device__ __forceinline__ device_shared place(device_shared tile, int k) const
-    {
-        return tile + in_panel[k % 4] + k / 4 * TILE * 16;
-    }
-};
-
-// High and low parts of the state's rows, for those who read it.
-DEVICE void share_rows(const state_rows &my, state_tiles &to, int panel, const own_row &mine)
-{
-    const device_shared at = device_address(to[0][panel][0]);
-
-    #pragma unroll
-    for (int k = 0; k < DIM / 16; k++) {
-        uint32_t high[4], low[4];
-
-        #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t part[2];
-
-            split(my.s[k * 2 + i / 2][i % 2 * 2], my.s[k * 2 + i / 2][i % 2 * 2 + 1], part);
-            high[i] = part[0], low[i] = part[1];
+            s[0] += x.x, s[1] += x.y, s[2] += x.z, s[3] += x.w;
+            if (i % 8 == 7)
+                device_forget();
         }
-        device_put_matrices(mine.place(at, k), high);
-        device_put_matrices(mine.place(at, k) + PANELS * PANELS * TILE * 16, low);
+}
+
+DEVICE void store_state(float4 *slot, const kept_state &my)
+{
+    #pragma unroll
+    for (int i = 0; i < PANELS * DIM / 8; i++) {
+        const float (&s)[4] = my.s[i / (DIM / 8)][i % (DIM / 8)];
+
+        slot[i * 128] = make_float4(s[0], s[1], s[2], s[3]);
     }
 }
 
-// The panel's rows of S += B^T X, of a chunk that is there.
-DEVICE void add_chunk(const tile &b, const tile &x, int panel, state_rows &my)
+// 16 rows and columns of results, as operands lie.
+DEVICE void pack(const float (&left)[4], const float (&right)[4], uint32_t (&x)[4])
 {
-    const uint64_t rows = device_tile(device_address(b[panel]), TILE * 16);
+    x[0] = device_pair<TYPE_BF16>(left[0], left[1]);
+    x[1] = device_pair<TYPE_BF16>(left[2], left[3]);
+    x[2] = device_pair<TYPE_BF16>(right[0], right[1]);
+    x[3] = device_pair<TYPE_BF16>(right[2], right[3]);
+}
+
+// The state, for those who read it.
+DEVICE void share_rows(const kept_state &my, state_tiles &to, const own_row &mine)
+{
+    #pragma unroll
+    for (int i = 0; i < PANELS * DIM / 16; i++) {
+        const int panel = i / (DIM / 16), k = i % (DIM / 16);
+        uint32_t x[4];
+
+        pack(my.s[panel][2 * k], my.s[panel][2 * k + 1], x);
+        device_put_matrices(mine.in(device_address(to[k / 4][panel]), k), x);
+    }
+}
+
+// S += B^T X, of a chunk that is there.
+DEVICE void add_chunk(const tile &b, const tile &x, kept_state &my)
+{
+    const uint64_t rows = device_tile(device_address(b[0]), TILE * 16);
     const uint64_t columns = device_tile(device_address(x[0]), TILE * 16);
 
     #pragma unroll
-    for (int c = 0; c < PANELS; c++) {
-        float more[8][4];
-
-        device_products_hold(more);
-        device_products_begin();
+    for (int panel = 0; panel < PANELS; panel++)
+        device_products_hold(my.s[panel]);
+    device_products_begin();
+    #pragma unroll
+    for (int panel = 0; panel < PANELS; panel++)
         #pragma unroll
         for (int n = 0; n < STEPS; n++)
-            device_products_turned<TYPE_BF16>(more, rows + n * 16 * 8,
-                                              columns + c * TILE + n * 16 * 8, n > 0);
-        device_products_commit();
-        device_products_wait<0>();
-        device_products_hold(more);
-        #pragma unroll
-        for (int i = 0; i < 32; i++)
-            my.s[c * 8 + i / 4][i % 4] += more[i / 4][i % 4];
-    }
+            device_products_turned<TYPE_BF16>(my.s[panel], rows + panel * TILE + n * 16 * 8,
+                                              columns + n * 16 * 8, 1);
+    device_products_commit();
+    device_products_wait<0>();
+    #pragma unroll
+    for (int panel = 0; panel < PANELS; panel++)
+        device_products_hold(my.s[panel]);
 }

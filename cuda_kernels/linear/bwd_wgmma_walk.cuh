@@ -5,6 +5,32 @@
 #pragma once
 #include "linear/bwd_wgmma.cuh"
 
+// Of a warp's 16 rows of a tile, the lane's of 16 bytes, as device_matrices() and
+// device_put_matrices() have the words of operand k: of column chunk 2 k or 2 k + 1. Bytes from
+// the tile on.
+struct own_row {
+    int in_panel[4];
+
+    __device__ __forceinline__ own_row()
+    {
+        const int thread = device_thread() % 128, row = thread / 32 * 16 + thread % 16;
+
+        #pragma unroll
+        for (int k = 0; k < 4; k++)
+            in_panel[k] = row * 128 + ((k * 2 + thread % 32 / 16) ^ (row & 7)) * 16;
+    }
+
+    __device__ __forceinline__ device_shared in(device_shared panel, int k) const
+    {
+        return panel + in_panel[k % 4];
+    }
+
+    __device__ __forceinline__ device_shared place(device_shared tile, int k) const
+    {
+        return in(tile + k / 4 * TILE * 16, k);
+    }
+};
+
 // Calls with each four numbers of the state that lie in one row, columns one after another, where
 // there are such ones; with the place of the first in a slot, and how far apart they are.
 // FULL: there are all.

@@ -50,7 +50,7 @@ if [ "$file" = linear/bwd_wgmma.cu ]; then
 fi
 if [ "$file" = linear/bwd_wgmma_tiles.cu ]; then
     defines+=(-DGRADIENT=OF_ALL -DOUTPUT_THREADS=WALKING -DSUM_THREADS=SUMMING -DSUMS=_sums
-              -DSCAN=_scan -DSCANS=BACKS "-DLAST_BYTES=WALK_BYTES")
+              -DSCAN=_scan -DSCANS=1 "-DLAST_BYTES=WALK_BYTES")
 fi
 [ "$file $part" != "softmax/fwd_tile.cu ${part/all/}" ] || defines+=("-DUNITS=${UNITS:-132}")
 merges=

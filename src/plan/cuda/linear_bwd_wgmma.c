@@ -142,8 +142,7 @@ static int64_t find_slots(const attn_problem *p, const attn_caps *c, bool back)
 /* What cuda_kernels/linear/bwd_wgmma_tiles.cu has, of D and Dv up to dim. */
 typedef struct tiles {
     int32_t dim;
-    int64_t backs; /* groups of dK and dV of a segment */
-    int64_t sum_tiles, sum_block, walk_tiles;
+    int64_t sum_tiles, walk_tiles;
     int64_t back_cost, q_cost; /* of a chunk, by measure */
     const char *sums, *scan, *walk;
 } tiles;
@@ -153,8 +152,8 @@ static const int64_t tiles_whole = INT32_MAX / ATTN_CUDA_CHUNK * ATTN_CUDA_CHUNK
 
 enum {
     TILES_BLOCK = 512,
+    TILES_SUM = 256,
     TILES_SCAN = 256,
-    TILES_START = 2, /* chunks that a group's start costs */
     TILES_ADDED = 12 /* 64 x 64 numbers each that a walk adds up itself */
 };
 
@@ -162,8 +161,8 @@ enum {
     "linear_bwd_wgmma_tiles_bf16_d" dim "_sums",     \
         "linear_bwd_wgmma_tiles_bf16_d" dim "_scan", \
         "linear_bwd_wgmma_tiles_bf16_d" dim "_walk"
-static const tiles tiles_64 = { 64, 1, 2 * 4, 256, 3 * 6 + 2 * 2, 7, 4, TILES("64") };
-static const tiles tiles_128 = { 128, 2, 4 * 6, 384, 6 * 3 + 2 * 4, 1, 1, TILES("128") };
+static const tiles tiles_64 = { 64, 2 * 4, 3 * 6 + 2, 7, 4, TILES("64") };
+static const tiles tiles_128 = { 128, 4 * 6, 6 * 4 + 4, 5, 3, TILES("128") };
 
 /* NULL: it takes another type, or no heads that share keys. */
 static const tiles *find_tiles(const attn_problem *p)
@@ -190,35 +189,20 @@ static int64_t tokens_of(int64_t chunks, int64_t each)
     return each < chunks ? each * ATTN_CUDA_CHUNK : tiles_whole;
 }
 
-/* So that the last group ends soonest, all groups begun in their order as multiprocessors come
- * free. */
+/* So that all groups run at once and end together. */
 static tile_cut cut_tiles(const attn_problem *p, const attn_caps *c, const tiles *t)
 {
     const int64_t chunks = attn_max(attn_ceil_div(p->lq, ATTN_CUDA_CHUNK), 1);
     const int64_t heads = attn_max(p->b * p->hq, 1), units = attn_max(c->compute_units, 1);
-    const int64_t most = attn_min(chunks / ATTN_CUDA_LEAST_CHUNKS, 3 * units / heads);
-    const bool wants_q = p->grad & ATTN_GRAD_Q;
-    const int64_t walks = (wants_back(p) ? t->backs : 0) + wants_q;
-    int64_t best = INT64_MAX, back = chunks, q = chunks;
+    const int64_t cost_q = p->grad & ATTN_GRAD_Q ? t->q_cost : 0;
+    const int64_t cost_back = wants_back(p) ? t->back_cost : 0;
+    int64_t back = chunks, q = chunks;
 
-    if (!is_full(c, heads * walks) && t->backs == 1) {
-        const int64_t n = units / heads, cost_q = wants_q ? t->q_cost : 0;
-        const int64_t cost_back = wants_back(p) ? t->back_cost : 0;
-        const int64_t of_back = n * cost_back / (cost_back + cost_q);
+    if (!is_full(c, heads * ((cost_back > 0) + (cost_q > 0)))) {
+        const int64_t n = units / heads, of_back = n * cost_back / (cost_back + cost_q);
 
         back = chunks_of(chunks, of_back);
         q = chunks_of(chunks, n - of_back);
-    } else if (!is_full(c, heads * walks)) {
-        for (int64_t n = 1; n <= most; n++) {
-            const int64_t each = chunks_of(chunks, n);
-            const int64_t rounds =
-                attn_ceil_div(heads * attn_ceil_div(chunks, each) * walks, units);
-
-            if (rounds * (each + TILES_START) < best) {
-                best = rounds * (each + TILES_START);
-                back = q = each;
-            }
-        }
     }
     return (tile_cut){ tokens_of(chunks, back), tokens_of(chunks, q) };
 }
@@ -424,13 +408,11 @@ static void lower_tiles(const attn_problem *p, const attn_caps *c, const tiles *
 
     out->ungrouped = true;
     if (has_segments(p, x))
-        add_tiles(p, x, t->sums, t->sum_block, t->sum_tiles * TILE_BYTES + BARRIER_BYTES,
-                  out);
+        add_tiles(p, x, t->sums, TILES_SUM, t->sum_tiles * TILE_BYTES + BARRIER_BYTES, out);
     if (has_segments(p, x) && scanned)
         add_tiles(p, x, t->scan, TILES_SCAN, 0, out);
     step = add_tiles(p, x, t->walk, TILES_BLOCK, t->walk_tiles * TILE_BYTES + BARRIER_BYTES,
                      out);
-    step->scans = t->backs;
     attn_step_define(step, "LINEAR_SCANNED", scanned);
     attn_choice_instance(out, "chunk%d,dim%d,tiles,d%lld,dv%lld,%s", ATTN_CUDA_CHUNK,
                          t->dim, (long long)p->d, (long long)p->dv,

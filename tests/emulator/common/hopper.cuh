@@ -180,6 +180,23 @@ DEVICE void device_products_turned(float (&c)[N][4], uint64_t a, uint64_t b, int
     }
 }
 
+// Of bf16; b's rows along the depth.
+template <int N>
+DEVICE void device_products_down(float (&c)[N][4], uint64_t a, uint64_t b, int added)
+{
+    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
+
+    for (int e = 0; e < N * 4; e++) {
+        const int column = e / 4 * 8 + lane % 4 * 2 + e % 2;
+        float sum = added ? c[e / 4][e % 4] : 0.0f;
+
+        for (int k = 0; k < 16; k++)
+            sum += emulated_of_tile<2>(a, row + e % 4 / 2 * 8, k) *
+                   emulated_of_tile<2>(b, k, column);
+        c[e / 4][e % 4] = sum;
+    }
+}
+
 // A in registers; b's rows along the depth, or, ACROSS, along columns of the result.
 template <int TYPE, bool ACROSS, int N>
 DEVICE void emulated_products_of(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, int added)
