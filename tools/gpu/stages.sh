@@ -199,6 +199,7 @@ linear() {
         linear_bwd:{f32,bf16},b8,hq16,hkv16,lq2048,lk2048,d128,causal,grad=q+k+v \
         linear_bwd:{f32,bf16},b1,hq16,hkv16,lq4096,lk4096,d128,causal,grad=q+k+v \
         linear_bwd:{f32,bf16},b2,hq16,hkv16,lq2048,lk2048,d256,causal,grad=q+k+v \
+        linear_bwd:{f32,bf16},b16,hq16,hkv16,lq4096,lk4096,d64,causal,grad=q+k+v \
         linear_bwd:{f32,bf16},b1,hq1,hkv1,lq32768,lk32768,d64,causal,grad=q+k+v |
         tee "$reports/bench-linear-gradients.txt" | cut -c1-200
 }
