@@ -71,12 +71,11 @@ static void which_instance_of_warpgroups(void **state)
 {
     static const struct {
         const char *problem, *kernel;
-        int tile_q, tile_k;
+        int tile, tile_k;
     } cases[] = {
         { "softmax_fwd:f16,b1,hq1,hkv1,lq960,lk999,d64", "f16_d64_plain", 192, 128 },
-        { "softmax_fwd:f16,b1,hq1,hkv1,lq1024,lk999,d64", "f16_d64_ranges", 192, 128 },
-        { "softmax_fwd:f16,b1,hq1,hkv1,lq1025,lk999,d64", "f16_d64_plain", 192, 128 },
-        { "softmax_fwd:f16,b1,hq1,hkv1,lq16384,lk999,d64", "f16_d64_plain", 192, 128 },
+        { "softmax_fwd:f16,b1,hq1,hkv1,lq1024,lk999,d64", "f16_d64_plain", 192, 128 },
+        { "softmax_fwd:f16,b1,hq64,hkv8,lq8192,lk8192,d64", "f16_d64_plain", 192, 128 },
         { "softmax_fwd:bf16,b1,hq1,hkv1,lq64,lk999,d40,dv64,lse", "bf16_d64_plain", 192,
           128 },
         { "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d72,causal", "bf16_d128_ranges", 192,
@@ -95,22 +94,31 @@ static void which_instance_of_warpgroups(void **state)
           "bf16_d128_capped", 192, 64 },
         { "softmax_fwd:bf16,b1,hq1,hkv1,lq999,lk999,d128,lse", "bf16_d128_plain", 128,
           128 },
+        { "softmax_fwd:bf16,b16,hq16,hkv16,lq1024,lk1024,d128", "bf16_d128_plain", 128,
+          128 },
+        { "softmax_fwd:bf16,b1,hq8,hkv8,lq4096,lk4096,d128", "bf16_d128_plain", 128, 128 },
+        { "softmax_fwd:bf16,b4,hq16,hkv16,lq4096,lk4096,d128,lse", "bf16_d128_tall", 192,
+          64 },
+        { "softmax_fwd:f16,b1,hq64,hkv8,lq8192,lk8192,d128", "f16_d128_tall", 192, 64 },
+        { "softmax_fwd:f16,b1,hq64,hkv8,lq8192,lk4095,d128", "f16_d128_plain", 128, 128 },
+        { "softmax_fwd:f16,b1,hq64,hkv8,lq8192,lk8192,d256", "f16_d256_plain", 128, 64 },
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const attn_choice c = plan_with(3, cases[i].problem, NULL, 0);
-        const bool ranged = !strstr(cases[i].kernel, "plain");
+        const bool ranged =
+            !strstr(cases[i].kernel, "plain") && !strstr(cases[i].kernel, "tall");
 
         assert_string_equal(c.variant->name, "softmax_fwd_wgmma");
         assert_string_equal(c.step[0].kernel + strlen("softmax_fwd_wgmma_"),
                             cases[i].kernel);
         assert_int_equal(c.n_steps, 1);
-        assert_int_equal(c.step[0].tile_q, cases[i].tile_q);
+        assert_int_equal(c.step[0].tile_q, ranged ? cases[i].tile : 64);
         assert_int_equal(c.step[0].tile_k, cases[i].tile_k);
         assert_int_equal(c.step[0].box_q, 64);
         assert_int_equal(c.step[0].resident, made_up[3].compute_units);
-        assert_int_equal(c.step[0].block, 128 + 2 * cases[i].tile_q);
+        assert_int_equal(c.step[0].block, 128 + 2 * cases[i].tile);
         assert_int_equal(c.step[0].counted, ranged);
         assert_int_equal(c.workspace_bytes, ranged ? 4 : 0);
         assert_true(c.step[0].fast_bytes <= made_up[3].fast_bytes);

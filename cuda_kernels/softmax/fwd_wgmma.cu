@@ -10,10 +10,10 @@
 //           the other's products. Keys are walked from the last to the first: what is masked
 //           comes at the beginning
 // Grid      1-D, as many groups as fit the device, each with one tile after another: every
-//           so-manieth in _plain, else the next that nobody has, by a counter in the
-//           workspace, which is 0 at the beginning; with a right bound the longest first, in
-//           sections of heads whose K and V fit the L2, and of a head the first tile is the one
-//           that is not whole
+//           so-manieth in _plain and _tall, the last ones in parts that fill the grid; else the
+//           next that nobody has, by a counter in the workspace, which is 0 at the beginning;
+//           with a right bound the longest first, in sections of heads whose K and V fit the L2,
+//           and of a head the first tile is the one that is not whole
 // Block     128 * (1 + WGS) threads, 1-D: the loading warpgroup first
 // Shared    dynamic: tiles of Q, rings of STAGES steps of K and of V, O on its way, barriers,
 //           work
@@ -47,7 +47,7 @@
 
 #include "softmax/wgmma_load.cuh"
 
-// large: of _plain; ranged: of the others.
+// large: of _plain; ranged: of the others. _tall: as _plain, in the others' tiles.
 #if DIM <= 64
 using large = wgmma<3, 128, 4, 4, 2, 1>;
 using ranged = large;
@@ -198,7 +198,7 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
         wgmma_part part = work.part[wg];
 
         if (CAN == (CAN_PLAIN))
-            part.first = 0, part.end = work.steps;
+            part.first = 0;
         return part;
     };
     // a tile's work and its Q are there
@@ -334,6 +334,8 @@ DEVICE void fwd_wgmma(const attn_kparams &p, const attn_maps &maps)
     if (threadIdx.x == 0) {
         mem.tiles = ceil_div(p.len_q, T::BM);
         mem.heads = p.batch * p.heads_q;
+        if (CAN == (CAN_PLAIN))
+            find_plain_tiles<T>(p.len_q, mem.heads, mem.plain);
         if (has<CAN>(p, FEAT_RANGE_RIGHT)) {    // sections alike, whose K and V fit the L2
             const float bytes = (float)p.len_kv * (p.d + p.dv) * elem_bytes<TYPE>();
             const int heads = p.batch * p.heads_kv;
@@ -385,5 +387,8 @@ DEVICE void fwd_wgmma(const attn_kparams &p, const attn_maps &maps)
     }
 
 KERNEL(NAME, _plain, large, CAN_PLAIN)
+#if DIM > 64 && DIM <= 128
+KERNEL(NAME, _tall, ranged, CAN_PLAIN)
+#endif
 KERNEL(NAME, _ranges, ranged, CAN_RANGES)
 KERNEL(NAME, _capped, ranged, CAN_RANGES | FEAT_SOFTCAP)

@@ -54,6 +54,13 @@ template <typename T> struct wgmma_work : mma_work {
     __device__ int key(int step) const { return (last - step) * T::BN; }
 };
 
+// Where all tiles take as long: of those that have BM queries, `tiles` a head, the first `whole`
+// of all heads are taken as they are; then come `split` of them, each in so many parts, lest the
+// grid's last round has few groups at work; then `rests`, what is left of each head.
+struct plain_tiles {
+    int tiles, whole, split, parts, rests;
+};
+
 // Tiles as products read them: panels of 64 columns.
 template <typename T> struct wgmma_shared {
     float4 q[T::QUERIES][T::WGS][64 * 8 * T::PANELS_K];
@@ -66,6 +73,7 @@ template <typename T> struct wgmma_shared {
     device_barrier known[WORKS], left[WORKS];    // of work
     device_barrier hands;                        // of the warps that bring
     int tiles, heads, section;    // of the grid: tiles of a head
+    plain_tiles plain;            // ... of _plain and _tall
     wgmma_work<T> work[WORKS];
 };
 
@@ -179,6 +187,44 @@ DEVICE void find_steps(const attn_kparams &p, bool mapped, wgmma_work<T> &work)
     }
 }
 
+template <typename T> DEVICE void find_plain_tiles(int queries, int heads, plain_tiles &at)
+{
+    const int groups = gridDim.x;
+
+    at.tiles = queries / T::BM;
+    at.rests = queries % T::BM ? heads : 0;
+    at.split = heads * at.tiles % groups;
+    at.whole = heads * at.tiles - at.split;
+    at.parts = T::WGS;
+    while (at.parts > 1 && at.split * at.parts + at.rests > groups)
+        at.parts--;
+}
+
+// The head and the queries of tile number `at`; no head past the last.
+template <typename T>
+DEVICE attn_range plain_tile(const plain_tiles &of, int heads, int at, int &head)
+{
+    int tile = at, first = 0, rows = T::BM;
+
+    if (at >= of.whole + of.split * of.parts) {
+        head = at - of.whole - of.split * of.parts;
+        head = head < of.rests ? head : heads;
+        tile = of.tiles;
+    } else {
+        if (at >= of.whole) {    // the largest parts first
+            const int part = (at - of.whole) / of.split, larger = 64 * (T::WGS - of.parts);
+
+            tile = of.whole + (at - of.whole) % of.split;
+            first = part > 0 ? part * 64 + larger : 0;
+            rows = part > 0 ? 64 : 64 + larger;
+        }
+        head = tile / of.tiles;
+        tile %= of.tiles;
+    }
+    first += tile * T::BM;
+    return { first, first + rows };
+}
+
 // The work of tile number `at`; none past the last.
 template <typename T, int CAN>
 DEVICE void find_work(const attn_kparams &p, const attn_maps &maps, int at,
@@ -186,7 +232,10 @@ DEVICE void find_work(const attn_kparams &p, const attn_maps &maps, int at,
 {
     const int tiles = mem.tiles;
     int tile = at % tiles, head = at / tiles, before = 0;
+    attn_range rows;
 
+    if (CAN == (CAN_PLAIN))
+        rows = plain_tile<T>(mem.plain, mem.heads, at, head);
     work.queries = -1;
     work.steps = 0;
     if (head >= mem.heads)
@@ -202,14 +251,16 @@ DEVICE void find_work(const attn_kparams &p, const attn_maps &maps, int at,
         before = tiles * T::BM - p.len_q;
     }
 
-    const int h = head % p.heads_q, i0 = max(tile * T::BM - before, 0);
-    const int end = (tile + 1) * T::BM - before;
+    if (CAN != (CAN_PLAIN))
+        rows = { max(tile * T::BM - before, 0), (tile + 1) * T::BM - before };
+
+    const int h = head % p.heads_q, i0 = rows.first;
     const int64_t b = head / p.heads_q;
     const attn_sequence &seq = work.seq;
 
     work.seq = range_sequence<CAN>(p, b);
     device_forget();
-    describe_work<CAN>(p, work.seq, b, h, i0, max(min(work.seq.queries, end) - i0, 0), work);
+    describe_work<CAN>(p, work.seq, b, h, i0, max(min(work.seq.queries, rows.end) - i0, 0), work);
 
     const int kv = address_head_kv(p, h);
     const int b_q = has<CAN>(p, FEAT_PACKED_Q) ? 0 : (int)b;

@@ -119,9 +119,9 @@ DEVICE void bring_tiles(const attn_maps &maps, wgmma_shared<T> &mem)
                     bring_values(before, before.base + n, before.key(n),
                                  n >= before.boxed.first && n < before.boxed.end, before.in_k);
                 device_barrier_arrive(&mem.left[(t - 1) % WORKS]);
-                if (T::QUERIES > 1 && work.queries < 0)
-                    return;
             }
+            if (T::QUERIES > 1 && work.queries < 0 && t >= 0)
+                return;
             if (i > 0)
                 bring_values(work, base + i - 1, row + T::BN,
                              i > boxed.first && i <= boxed.end, at);

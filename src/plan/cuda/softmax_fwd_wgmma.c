@@ -14,9 +14,9 @@ enum {
     COUNTER_BYTES = 4
 };
 
-/* Its instances: all pairs count; ranges; those and softcap. */
-enum { PLAIN, RANGES, CAPPED, N_KINDS };
-static const char *const kind_name[] = { "plain", "ranges", "capped" };
+/* Its instances: all pairs count, in two shapes; ranges; those and softcap. */
+enum { PLAIN, TALL, RANGES, CAPPED, N_KINDS };
+static const char *const kind_name[] = { "plain", "tall", "ranges", "capped" };
 
 /* As cuda_kernels/softmax/fwd_wgmma.cu has them. Warpgroups with queries, keys of a step,
  * steps of K and of V, and tiles of Q, that are on their way or in use; in how many parts O
@@ -29,9 +29,9 @@ typedef struct class
     const char *kernel[2][N_KINDS]; /* f16, bf16 */
 } class;
 
-#define KINDS(name)                                    \
-    {                                                  \
-        name "_plain", name "_ranges", name "_capped", \
+#define KINDS(name)                                                  \
+    {                                                                \
+        name "_plain", name "_tall", name "_ranges", name "_capped", \
     }
 #define KERNELS(name)                                                                \
     {                                                                                \
@@ -42,9 +42,9 @@ typedef struct class
  * better than two (550 against 449 TFLOP/s at L 4096), in 160 registers each; a third and a
  * fourth step on its way are worth 1 to 2 % each. D 128 and 256: two, since O alone takes 64
  * and 128 registers of 232. D 128 where keys are hidden: three with 64 keys a step, which skip
- * more of what is hidden and are 1 to 2 % faster from L 2048 on, with causal; without they are
- * slower where 192 queries do not divide a short L (L 1024: 567 for 616). D 256: 64 keys, for Q
- * and two steps take 192 of the 227 KiB, and what is left has room for half of O. */
+ * more of what is hidden and are 1 to 2 % faster from L 2048 on, with causal; without it depends
+ * (is_tall). D 256: 64 keys, for Q and two steps take 192 of the 227 KiB, and what is left has
+ * room for half of O. */
 static const class classes[] = {
     { 64, false, 3, 128, 4, 4, 2, 1, KERNELS("d64") },
     { 128, true, 2, 128, 2, 2, 2, 1, KERNELS("d128") },
@@ -69,34 +69,66 @@ static budget budget_of(const class *k)
     };
 }
 
-/* At D 64 two of three warpgroups have no queries in the last tile of a head, of which there are
- * few: they skip its steps in the instance with ranges, which is 2 to 3 % faster then (467 for
- * 454 TFLOP/s at L 1024, 583 for 573 at 4096). */
-static bool leaves_idle(const attn_problem *p)
+static const class *class_of(const attn_problem *p, bool plain)
 {
-    const int64_t tile = ROWS * classes[0].groups, rest = p->lq % tile;
-
-    return attn_max(p->d, p->dv) <= classes[0].dim && p->lq > tile && p->lq <= 22 * tile &&
-           rest > 0 && rest <= ROWS;
-}
-
-static int find_kind(const attn_problem *p)
-{
-    const bool ranged = p->features & ~(uint32_t)ATTN_FEAT_LSE ||
-                        attn_problem_bounded_left(p) || attn_problem_bounded_right(p) ||
-                        leaves_idle(p);
-
-    return p->features & ATTN_FEAT_SOFTCAP ? CAPPED : ranged ? RANGES : PLAIN;
-}
-
-static const class *find_class(const attn_problem *p)
-{
-    const int kind = find_kind(p);
-
     for (int i = 0; i < N_CLASSES; i++)
-        if (attn_max(p->d, p->dv) <= classes[i].dim && (kind == PLAIN || !classes[i].plain))
+        if (attn_max(p->d, p->dv) <= classes[i].dim && (plain || !classes[i].plain))
             return &classes[i];
     return NULL;
+}
+
+/* What a grid takes for tiles of which all have as many keys, in the time that one query of a
+ * whole tile takes: it deals them as find_plain_tiles() of softmax/wgmma.cuh says. A tile of which
+ * not all warpgroups have queries takes two thirds of a whole one's time. */
+static double time_of(const attn_problem *p, const attn_caps *c, const class *k)
+{
+    const int64_t tile = (int64_t)ROWS * k->groups, heads = p->b * p->hq;
+    const int64_t groups =
+        attn_min(heads * attn_ceil_div(p->lq, ROWS), attn_max(c->compute_units, 1));
+    const int64_t whole = heads * (p->lq / tile), split = whole % groups;
+    const int64_t rests = p->lq % tile ? heads : 0;
+    const double part = 0.68;
+    int64_t parts = k->groups;
+    double last;
+
+    while (parts > 1 && split * parts + rests > groups)
+        parts--;
+    if (parts > 1)
+        last = split + rests ? part : 0.0;
+    else if (split)
+        last =
+            1.0 + part * (double)attn_ceil_div(attn_max(split + rests - groups, 0), groups);
+    else
+        last = part * (double)attn_ceil_div(rests, groups);
+    return (double)tile * ((double)(whole / groups) + last);
+}
+
+/* At D 128 the larger tiles and smaller steps take 3 to 4 % fewer clocks a query where keys are
+ * many, but cost more power and each tile more time, and 192 often divides worse than 128:
+ * L 1024 568 for 624 TFLOP/s, L 4096 746 for 730, 64 heads of 8192 781 for 748. */
+static bool is_tall(const attn_problem *p, const attn_caps *c)
+{
+    const class *const plain = class_of(p, true), *const tall = class_of(p, false);
+    int64_t n;
+
+    return plain != tall && p->lk >= 4096 &&
+           attn_mul(attn_ceil_div(p->lq, ROWS), p->b * p->hq, &n) && n > 0 &&
+           n <= INT32_MAX && 0.985 * time_of(p, c, tall) < time_of(p, c, plain);
+}
+
+static int find_kind(const attn_problem *p, const attn_caps *c)
+{
+    if (p->features & ATTN_FEAT_SOFTCAP)
+        return CAPPED;
+    if (p->features & ~(uint32_t)ATTN_FEAT_LSE || attn_problem_bounded_left(p) ||
+        attn_problem_bounded_right(p))
+        return RANGES;
+    return is_tall(p, c) ? TALL : PLAIN;
+}
+
+static const class *find_class(const attn_problem *p, const attn_caps *c)
+{
+    return class_of(p, find_kind(p, c) == PLAIN);
 }
 
 /* Rows of `dim` elements can be moved 16 bytes at a time. */
@@ -109,7 +141,7 @@ static bool whole(const attn_problem *p, int tensor, int64_t dim)
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
     const char *const why = attn_cuda_hopper_refusal(c);
-    const class *const k = find_class(p);
+    const class *const k = find_class(p, c);
     int64_t groups;
 
     if (why)
@@ -128,7 +160,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "the tiles of so many queries or keys end beyond 2^31 - 1";
     if (c->max_group < WARPGROUP * (1 + k->groups))
         return "the device takes no groups of so many threads";
-    if (!attn_mul(attn_ceil_div(p->lq, ROWS * k->groups), p->b * p->hq, &groups) ||
+    if (!attn_mul(attn_ceil_div(p->lq, ROWS), p->b * p->hq, &groups) ||
         groups > INT32_MAX - c->compute_units) /* each asks for one after the last */
         return "more tiles than 2^31 - 1 less one for each group";
     return NULL;
@@ -137,13 +169,14 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
-    const class *const k = find_class(p);
-    const int kind = find_kind(p);
-    const bool counted = kind != PLAIN; /* tiles have different numbers of keys */
+    const class *const k = find_class(p, c);
+    const int kind = find_kind(p, c);
+    const bool counted = kind >= RANGES; /* tiles have different numbers of keys */
+    const int32_t tile = ROWS * k->groups;
     const budget b = budget_of(k);
 
     step->kernel = k->kernel[p->type == ATTN_BF16][kind];
-    step->tile_q = (int64_t)ROWS * k->groups;
+    step->tile_q = counted ? tile : ROWS; /* others may come in parts */
     step->tile_k = k->keys;
     step->box_q = ROWS;
     step->resident = c->compute_units;
@@ -155,10 +188,10 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     attn_step_define(step, "WHOLE_K", true);
     attn_step_define(step, "WHOLE_V", true);
     attn_step_define(step, "WHOLE_O", whole(p, ATTN_TENSOR_O, p->dv));
-    attn_choice_instance(
-        out, "bm%lld,bn%d,warpgroups%d,stages%d:%d,dim%d,d%lld,dv%lld,%s,%s",
-        (long long)step->tile_q, k->keys, k->groups, k->stages_k, k->stages_v, k->dim,
-        (long long)p->d, (long long)p->dv, attn_type_name(p->type), kind_name[kind]);
+    attn_choice_instance(out, "bm%d,bn%d,warpgroups%d,stages%d:%d,dim%d,d%lld,dv%lld,%s,%s",
+                         tile, k->keys, k->groups, k->stages_k, k->stages_v, k->dim,
+                         (long long)p->d, (long long)p->dv, attn_type_name(p->type),
+                         kind_name[kind]);
     out->tile_reason = "the one of the class of head sizes, and of whether keys are hidden";
     attn_choice_budget(out, "q, the tiles on their way", b.q);
     attn_choice_budget(out, "k and v, the steps on their way", b.steps);
