@@ -169,6 +169,8 @@ static void nodes_of_a_tree(void **state)
         { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d128", 16384 },
         { "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk131072,d128", 4096 },
         { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d256", 16384 },
+        { "softmax_fwd:bf16,b64,hq32,hkv8,lq4,lk8192,d128", 4096 },
+        { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d128,lens", 1024 },
     };
     static const char asked[] = "softmax_fwd:f16,b1,hq8,hkv2,lq1,lk9000,d64";
     static const int64_t splits[][2] = {

@@ -34,9 +34,10 @@ enum {
     LEAST_NODE = 256,
     LARGEST_NODE = 16384,
     LARGEST_OF_MANY_ROWS = 4096,
-    TURN_KEYS = 64,         /* what the begin and the end of a group cost, in keys */
-    MOST_RESIDENT = 2,      /* groups on a multiprocessor, for their registers */
-    ROUND_BYTES = 256 << 20 /* of workspace: more goes in rounds of queries */
+    LARGEST_IF_UNEVEN = 1024, /* where some sequences may end early, others not */
+    TURN_KEYS = 64,           /* what the begin and the end of a group cost, in keys */
+    MOST_RESIDENT = 2,        /* groups on a multiprocessor, for their registers */
+    ROUND_BYTES = 256 << 20   /* of workspace: more goes in rounds of queries */
 };
 
 /* Instances that have to look at single scores, or at pages, are not "ranges". */
@@ -141,13 +142,19 @@ static int64_t largest_node(const family *f, const attn_problem *p)
 }
 
 /* Bits do not follow from the node that a piece is, so it may follow from batch and heads:
- * the one with which all groups are done first, if each takes as long as its keys. */
+ * the one with which all groups are done first, if each takes as long as its keys. Where keys
+ * may be hidden at run time from some groups alone, the others are not to have too many. */
 static int64_t best_node(const family *f, const attn_problem *p, const attn_caps *c)
 {
+    enum {
+        MAY_END_EARLY =
+            ATTN_FEAT_LENS_KV | ATTN_FEAT_PACKED_K | ATTN_FEAT_OFFSETS | ATTN_FEAT_WINDOW
+    };
     const int64_t resident = attn_min(c->fast_bytes / group_bytes(f, p), MOST_RESIDENT);
     const int64_t at_once = attn_max(resident, 1) * c->compute_units;
     const int64_t rows = attn_max(attn_ceil_div(p->lq * group_of(p), rows_of(f, p)), 1);
-    const int64_t largest = largest_node(f, p);
+    const int64_t largest =
+        p->features & MAY_END_EARLY ? LARGEST_IF_UNEVEN : largest_node(f, p);
     int64_t best = LEAST_NODE, least = INT64_MAX;
 
     for (int64_t node = LEAST_NODE; node <= largest; node *= TREE_WIDTH) {
