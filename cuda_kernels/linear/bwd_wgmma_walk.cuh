@@ -38,6 +38,7 @@ template <scan WHICH, bool FULL, class STATE, class CALL>
 DEVICE void each_that_is_there(const attn_linear_kparams &p, const chunk_work &w, STATE &my,
                                const CALL &call)
 {
+    constexpr int AT_ONCE = 8;
     const own_place at;
     const int first = w.column + at.column * 2, inner = inner_of(p, WHICH);
     const int width = width_of(p, WHICH);
@@ -54,7 +55,8 @@ DEVICE void each_that_is_there(const attn_linear_kparams &p, const chunk_work &w
                 call(s[n][i % 2 * 2], s[n][i % 2 * 2 + 1], s[n + 1][i % 2 * 2],
                      s[n + 1][i % 2 * 2 + 1], from, WHICH == GRAD_V ? 1 : p.dv);
             from += WHICH == GRAD_V ? 16 : 16 * p.dv;
-            device_forget();    // a few at a time: there are few registers
+            if (n % AT_ONCE == AT_ONCE - 2)
+                device_forget();    // a few at a time: there are few registers
         }
     }
 }

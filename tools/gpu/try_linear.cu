@@ -16,9 +16,9 @@
 //
 // Of bwd_wgmma.cu -DGRADIENT=OF_Q (or _K, _V, _KV), -DPART=_q (or _k, _v, _kv) and -DSUMS=_q_sums
 // (or _k_sums) say what: then Q, K, V and dO, and the gradients, are the tensors.
-// -DGRADIENT=OF_ALL, -DSCAN=_scan and -DSCANS: all scans in one launch, as of bwd_wgmma_tiles.cu;
-// in the environment SEGMENTS_Q has the segments of dQ, ADDED how many states a walk adds up
-// itself.
+// -DGRADIENT=OF_ALL and -DSCAN=_scan: all scans in one launch, as of bwd_wgmma_tiles.cu; in the
+// environment SEGMENTS_Q has the segments of dQ where there are several, ADDED how many states a
+// walk adds up itself.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -279,14 +279,13 @@ int main(int argc, char **argv)
     x.sum_groups /= group;
 #ifdef SCAN
     const char *const cut = getenv("SEGMENTS_Q"), *const added = getenv("ADDED");
-    const int wanted_q = cut ? std::max(atoi(cut), 1) : wanted;
+    const int wanted_q = cut && wanted > 1 ? std::max(atoi(cut), 1) : wanted;
 
     p.piece_q = (chunks + wanted_q - 1) / wanted_q * CHUNK;
     p.pieces_q = (len + p.piece_q - 1) / p.piece_q;
     if (!p.piece)
         p.piece = len;
-    x.groups = (int)heads * (p.pieces * SCANS + p.pieces_q);
-    x.sum_groups = (int)heads * (p.pieces + p.pieces_q);
+    x.groups = x.sum_groups = (int)heads * (p.pieces + p.pieces_q);
     if (std::max(p.pieces, p.pieces_q) > (added ? atoi(added) : 8))
         p.features |= LINEAR_SCANNED;
     p.features |= LINEAR_BESIDE;

@@ -44,13 +44,13 @@ if [ "$file" = linear/bwd_wgmma.cu ]; then
     sums=_k_sums
     [ "$part" != q ] || sums=_q_sums
     [ "$part" != all ] || sums=_sums
-    [ "$part" != all ] || defines+=(-DSCAN=_scan -DSCANS=1)
+    [ "$part" != all ] || defines+=(-DSCAN=_scan)
     defines+=("-DGRADIENT=OF_${part^^}" -DOUTPUT_THREADS=WALKING "-DSUMS=$sums"
               "-DLAST_BYTES=sizeof(shared_walk)")
 fi
 if [ "$file" = linear/bwd_wgmma_tiles.cu ]; then
     defines+=(-DGRADIENT=OF_ALL -DOUTPUT_THREADS=WALKING -DSUM_THREADS=SUMMING -DSUMS=_sums
-              -DSCAN=_scan -DSCANS=1 "-DLAST_BYTES=WALK_BYTES")
+              -DSCAN=_scan "-DLAST_BYTES=WALK_BYTES")
 fi
 [ "$file $part" != "softmax/fwd_tile.cu ${part/all/}" ] || defines+=("-DUNITS=${UNITS:-132}")
 merges=
