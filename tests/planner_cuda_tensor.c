@@ -96,11 +96,12 @@ static void which_instance_of_warpgroups(void **state)
           128 },
         { "softmax_fwd:bf16,b16,hq16,hkv16,lq1024,lk1024,d128", "bf16_d128_plain", 128,
           128 },
-        { "softmax_fwd:bf16,b1,hq8,hkv8,lq4096,lk4096,d128", "bf16_d128_plain", 128, 128 },
-        { "softmax_fwd:bf16,b4,hq16,hkv16,lq4096,lk4096,d128,lse", "bf16_d128_tall", 192,
+        { "softmax_fwd:bf16,b4,hq16,hkv16,lq4096,lk9999,d128,lse", "bf16_d128_plain", 128,
+          128 },
+        { "softmax_fwd:bf16,b1,hq1,hkv1,lq8192,lk8192,d128,lse", "bf16_d128_tall", 192,
           64 },
         { "softmax_fwd:f16,b1,hq64,hkv8,lq8192,lk8192,d128", "f16_d128_tall", 192, 64 },
-        { "softmax_fwd:f16,b1,hq64,hkv8,lq8192,lk4095,d128", "f16_d128_plain", 128, 128 },
+        { "softmax_fwd:f16,b1,hq64,hkv8,lq8192,lk8191,d128", "f16_d128_plain", 128, 128 },
         { "softmax_fwd:f16,b1,hq64,hkv8,lq8192,lk8192,d256", "f16_d256_plain", 128, 64 },
     };
 

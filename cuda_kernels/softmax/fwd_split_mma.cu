@@ -25,7 +25,7 @@
 // Layout    any strides, in elements; CONTIG_ and WHOLE_ bits promise more (params.h).
 //           work: split_work.cuh
 // Numerics  products and sums f32, weights rounded to the type before they meet V, times
-//           2^11 in f16. The bits of a row depend on its keys and their places alone, not
+//           2^10 in f16. The bits of a row depend on its keys and their places alone, not
 //           on the other rows of its group, nor on the pieces, and so on B or H, as long as
 //           these are no longer than what the tree has LEVELS for
 // Features  all but bias, mask and dropout, through common/: a weight of 0 multiplies V, which may

@@ -149,7 +149,7 @@ DEVICE void find_limits(const rows_state<T> &my, float unit, score_limits<T> &li
 {
     #pragma unroll
     for (int i = 0; i < 2 * T::MT; i++) {
-        const float m = my.m[i / 2][i % 2], top = m + HEADROOM<TYPE> * 0.9f / unit;
+        const float m = my.m[i / 2][i % 2], top = m + HEADROOM<TYPE> * 0.95f / unit;
 
         limits.of[i / 2][i % 2] =
             top >= 0.0f && !is_far(m, unit) ? (int32_t)__float_as_uint(top) + 1 : NO_LIMIT;

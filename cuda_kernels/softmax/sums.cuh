@@ -58,16 +58,16 @@ DEVICE rests rescaled_rests(rests x, float factor)
 }
 
 // f16 has nothing below 2^-24. Weights that meet V in the type are 2^LIFT times what they
-// are, and so are all sums of them: those down to 2^-25 of a row's largest are as exact as the
-// type is, and a million of smaller ones are off by less than 2^-15 together.
-template <int TYPE> constexpr float LIFT = TYPE == TYPE_F16 ? 11.0f : 0.0f;
+// are, and so are all sums of them: those down to 2^-24 of a row's largest are as exact as the
+// type is, and a million of smaller ones are off by less than 2^-14 together.
+template <int TYPE> constexpr float LIFT = TYPE == TYPE_F16 ? 10.0f : 0.0f;
 
 // The log2 of what a weight may be before its row moves to its new maximum: 2^LIFT times that
 // is a number of the type, and sums have room. f32, whose V may be any number, has none.
 template <int TYPE>
-constexpr float HEADROOM = TYPE == TYPE_F16 ? 4.5f : TYPE == TYPE_F32 ? 0.0f : 8.0f;
+constexpr float HEADROOM = TYPE == TYPE_F16 ? 5.75f : TYPE == TYPE_F32 ? 0.0f : 8.0f;
 
 template <int TYPE> DEVICE float unlifted(float sum)
 {
-    return TYPE == TYPE_F16 ? sum * 0x1p-11f : sum;
+    return TYPE == TYPE_F16 ? sum * 0x1p-10f : sum;
 }

@@ -284,7 +284,12 @@ int main(int argc, char **argv)
 
     CHECK(cudaMalloc(&p.work, b * hq * lq * std::max(p.pieces, 1) * (d + 2) * 4 + 16));
 
+#ifdef RESIDENT    // without a counter tiles may come in parts of 64 queries
+    const bool counted = strcmp(TEXT(PART), "_plain") && strcmp(TEXT(PART), "_tall");
+    const int rows = counted ? rows_of<USED>(0) : 64;
+#else
     const int rows = rows_of<USED>(0);
+#endif
     int64_t groups = piece ? (lq * (hq / hkv) + rows - 1) / rows * p.pieces * b * hkv
                            : (lq + rows - 1) / rows * b * hq;
 #ifdef UNITS
@@ -330,7 +335,7 @@ int main(int argc, char **argv)
         if (p.cut.rest)
             CHECK(cudaMemsetAsync(p.work, 0, 4 * CUT_COUNTERS(p.cut.slots)));
 #ifdef RESIDENT
-        if (strcmp(TEXT(PART), "_plain"))    // the next tile's number
+        if (counted)    // the next tile's number
             CHECK(cudaMemsetAsync(p.work, 0, 4));
 #endif
         kernel<<<(unsigned)std::min(groups, resident), USED::THREADS, BYTES>>>(ARGUMENTS);

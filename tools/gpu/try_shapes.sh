@@ -10,7 +10,7 @@
 # usage: tools/gpu/try_shapes.sh TYPE DIM PART "PROBLEM;PROBLEM..." SHAPE...
 #
 #   TYPE     bf16, f16 or f32
-#   PART     plain, ranges, all, tf32 ...: the instance; of all, BIAS, MASK, ALIBI and OVER
+#   PART     plain, tall, ranges, all, tf32 ...: the instance; of all, BIAS, MASK, ALIBI and OVER
 #            in the environment say what terms there are, as try_kernel.cu has them
 #   PROBLEM  B HQ HKV LQ LK CAUSAL, as try_kernel.cu has them
 #   SHAPE    what the instance's shape is to be: "mma<4, 2, 64, 2, false>"; "as-is" leaves

@@ -77,58 +77,29 @@ static const class *class_of(const attn_problem *p, bool plain)
     return NULL;
 }
 
-/* What a grid takes for tiles of which all have as many keys, in the time that one query of a
- * whole tile takes: it deals them as find_plain_tiles() of softmax/wgmma.cuh says. A tile of which
- * not all warpgroups have queries takes two thirds of a whole one's time. */
-static double time_of(const attn_problem *p, const attn_caps *c, const class *k)
-{
-    const int64_t tile = (int64_t)ROWS * k->groups, heads = p->b * p->hq;
-    const int64_t groups =
-        attn_min(heads * attn_ceil_div(p->lq, ROWS), attn_max(c->compute_units, 1));
-    const int64_t whole = heads * (p->lq / tile), split = whole % groups;
-    const int64_t rests = p->lq % tile ? heads : 0;
-    const double part = 0.68;
-    int64_t parts = k->groups;
-    double last;
-
-    while (parts > 1 && split * parts + rests > groups)
-        parts--;
-    if (parts > 1)
-        last = split + rests ? part : 0.0;
-    else if (split)
-        last =
-            1.0 + part * (double)attn_ceil_div(attn_max(split + rests - groups, 0), groups);
-    else
-        last = part * (double)attn_ceil_div(rests, groups);
-    return (double)tile * ((double)(whole / groups) + last);
-}
-
 /* At D 128 the larger tiles and smaller steps take 3 to 4 % fewer clocks a query where keys are
- * many, but cost more power and each tile more time, and 192 often divides worse than 128:
- * L 1024 568 for 624 TFLOP/s, L 4096 746 for 730, 64 heads of 8192 781 for 748. */
-static bool is_tall(const attn_problem *p, const attn_caps *c)
+ * many, but cost more power, each tile more time, and 192 often divides worse than 128: L 1024
+ * 568 for 624 TFLOP/s, L 8192 and 16384 760 for 748 and 768 for 759, 64 heads of 8192 781 for
+ * 748. Never by batch or heads, though those decide how well a device is filled: a row's bits
+ * must not depend on them, and steps of 64 keys give others than steps of 128. */
+static bool is_tall(const attn_problem *p)
 {
-    const class *const plain = class_of(p, true), *const tall = class_of(p, false);
-    int64_t n;
-
-    return plain != tall && p->lk >= 4096 &&
-           attn_mul(attn_ceil_div(p->lq, ROWS), p->b * p->hq, &n) && n > 0 &&
-           n <= INT32_MAX && 0.985 * time_of(p, c, tall) < time_of(p, c, plain);
+    return class_of(p, true) != class_of(p, false) && p->lq >= 8192 && p->lk >= 8192;
 }
 
-static int find_kind(const attn_problem *p, const attn_caps *c)
+static int find_kind(const attn_problem *p)
 {
     if (p->features & ATTN_FEAT_SOFTCAP)
         return CAPPED;
     if (p->features & ~(uint32_t)ATTN_FEAT_LSE || attn_problem_bounded_left(p) ||
         attn_problem_bounded_right(p))
         return RANGES;
-    return is_tall(p, c) ? TALL : PLAIN;
+    return is_tall(p) ? TALL : PLAIN;
 }
 
-static const class *find_class(const attn_problem *p, const attn_caps *c)
+static const class *find_class(const attn_problem *p)
 {
-    return class_of(p, find_kind(p, c) == PLAIN);
+    return class_of(p, find_kind(p) == PLAIN);
 }
 
 /* Rows of `dim` elements can be moved 16 bytes at a time. */
@@ -141,7 +112,7 @@ static bool whole(const attn_problem *p, int tensor, int64_t dim)
 static const char *applicable(const attn_problem *p, const attn_caps *c)
 {
     const char *const why = attn_cuda_hopper_refusal(c);
-    const class *const k = find_class(p, c);
+    const class *const k = find_class(p);
     int64_t groups;
 
     if (why)
@@ -169,8 +140,8 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
-    const class *const k = find_class(p, c);
-    const int kind = find_kind(p, c);
+    const class *const k = find_class(p);
+    const int kind = find_kind(p);
     const bool counted = kind >= RANGES; /* tiles have different numbers of keys */
     const int32_t tile = ROWS * k->groups;
     const budget b = budget_of(k);
