@@ -11,10 +11,10 @@
 //           weights held against that, which it leaves for all. Behind a barrier each warp
 //           has a quarter of the columns of O: O^T = V^T P^T of the 16 keys of each warp,
 //           brought together as a leaf of split_tree.cuh, and leaves climb the tree in
-//           registers, so that warps do not meet at the end and pieces may be long. Rows of
-//           K and V go through a ring of the group in shared memory, SLOTS - 1 tiles ahead
-//           (cp.async): one stream of each, whose next tile is asked for behind the barrier,
-//           when all have used K, and V of the tile before
+//           registers, so that warps do not meet at the end and pieces may be long. K and V
+//           of the tiles in turn go through a ring of the group in shared memory (cp.async):
+//           the next are asked for behind the barrier, when all have used this tile's K, and
+//           V of the tile before
 // Grid      1-D, ceil(round_queries * Hq / Hkv / ROWS) blocks * pieces * round_heads * Hkv
 //           / Hq groups, the block fastest
 // Block     128 threads, 1-D

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 // softmax/split.cuh: what fwd_split.cu and fwd_split_mma.cu share: the group's block of rows
-// and piece of the keys, reads of rows of any layout, and the end, where the sums of the
-// warps become the states of the piece. TYPE and DIM are the image's.
+// and piece of the keys, and what scores of a row depend on. TYPE and DIM are the image's.
 //
-// A shape T has ROWS (of a group), WARPS and THREADS.
+// A shape T has ROWS (of a group).
 #pragma once
 #include "common/device.cuh"
 #include "common/types.cuh"

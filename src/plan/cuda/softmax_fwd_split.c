@@ -36,8 +36,8 @@ enum {
     LARGEST_OF_MANY_ROWS = 4096,
     LARGEST_IF_UNEVEN = 1024, /* where some sequences may end early, others not */
     TURN_KEYS = 64,           /* what the begin and the end of a group cost, in keys */
-    MOST_RESIDENT = 2,        /* groups on a multiprocessor, for their registers */
-    ROUND_BYTES = 256 << 20   /* of workspace: more goes in rounds of queries */
+    MOST_RESIDENT = 2,      /* groups on a multiprocessor, as their shared memory has it */
+    ROUND_BYTES = 256 << 20 /* of workspace: more goes in rounds of queries */
 };
 
 /* Instances that have to look at single scores, or at pages, are not "ranges". */
