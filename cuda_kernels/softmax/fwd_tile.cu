@@ -31,8 +31,8 @@
 //           LSE = -inf. Steps of keys lie on a grid, and what compensated sums have too
 //           much is taken off at the end, so that a step of nothing before or behind
 //           changes no bit: a row's bits do not depend on other rows, nor on B or H.
-//           TYPE_F32: a tile's products with V are summed in fresh registers, at most BN of
-//           them, and added to O with compensation (Kahan 1965); row sums likewise. In the
+//           A tile's products with V are summed in fresh registers, at most BN of them, and
+//           added to O, in f32 with compensation (Kahan 1965); row sums likewise. In f32's
 //           instance _ranges, for 8192 keys at most, O is summed plainly over the tiles
 // Features  all, through common/; the instances _ranges and _long know no pages, softcap,
 //           terms or dropout
@@ -199,6 +199,7 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
     else
         init_rows(mem);
     const attn_range seen = seen_by_warp(my, mem);
+    const int row = held(row_of(my, 0));
     feed<T> next = find_feed<T, CAN>(p, mem, begin);
 
     if (!none) {
@@ -219,7 +220,7 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
 
         #pragma unroll 1
         for (int d = 0; d < p.d; d += T::DC, chunk++) {
-            const float *const a = mem.q + d * T::QP + row_of(my, 0);
+            const float *const a = mem.q + d * T::QP + row;
             const float *const b = mem.slot[chunk % SLOTS] + 4 * my.tx;
             factors<T::RM, T::RN> f;
 
@@ -236,7 +237,7 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
             special_scores<T, CAN>(p, my, mem, s, j0);
             fold_scores<T, LONG, false>(my, mem, s, { 1.0f, 1.0f }, j0, o, extra);
         } else {
-            const scaling scale = scale_scores<T>(p, s);
+            const scaling scale = find_scaling(p);
 
             if (j0 < mem.all.first || mem.all.end - j0 < T::BN || scale.first != 1.0f)
                 fold_scores<T, LONG, true>(my, mem, s, scale, j0, o, extra);
@@ -250,7 +251,7 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
 
         #pragma unroll 1
         for (int j = 0; j < min(T::BN, end - j0); j += T::JC, chunk++) {
-            const float *const a = mem.weight + j * T::WP + row_of(my, 0);
+            const float *const a = mem.weight + j * T::WP + row;
             const float *const b = mem.slot[chunk % SLOTS] + 4 * my.tx;
             factors<T::RM, T::RV> f;
 
@@ -264,13 +265,11 @@ template <typename T, int CAN, bool LONG> DEVICE void fwd_tile(const attn_kparam
             stage_next<T, CAN>(p, mem, next, chunk + AHEAD);
             if (j0 + j < seen.end && j0 + j + T::JC > seen.first)
                 add_outer<SWAP, T::WP, T::APART, T::VP, 4 * T::TX>(
-                    TYPE == TYPE_F32 ? part : o, f, a, b,
-                    min(T::JC, round_up4(end - j0 - j)));
+                    part, f, a, b, min(T::JC, round_up4(end - j0 - j)));
             stage_rest<T>(mem, next, chunk + AHEAD);
             pass(mem, chunk);
         }
-        if (TYPE == TYPE_F32)
-            add_tile<T, LONG>(o, extra, part);
+        add_tile<T, LONG>(o, extra, part);
     }
     if (CUTS<CAN> && mem.part.cut >= 0 && mem.part.end < p.cut.steps)
         save_state<T, LONG>(p, mem, o, extra);

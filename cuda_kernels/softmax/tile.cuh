@@ -13,7 +13,7 @@
 // Weights of rows i and i ^ SWAP lie in each other's places. Compilers keep a weight where its
 // score was, four that are stored together in four registers in turn; a score must lie in
 // the other bank than its row's element of Q, of which four are loaded likewise (outer.cuh).
-enum { SWAP = TYPE == TYPE_F32 };
+enum { SWAP = 1 };
 
 // Chunks that are there or on their way, and how far ahead they are brought.
 enum { SLOTS = 4, AHEAD = 2 };
@@ -96,6 +96,13 @@ template <typename T> DEVICE void meet(shared<T> &mem, unsigned chunk)
 #else
     __syncthreads();
 #endif
+}
+
+// A number that stays in a register, rather than being found anew for every chunk.
+DEVICE int held(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
 }
 
 DEVICE int round_up4(int x) { return (x + 3) & ~3; }

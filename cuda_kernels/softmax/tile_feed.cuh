@@ -24,7 +24,8 @@ template <typename T> struct feed {
 
     int j, left, at, width;
     int whole_k;              // columns of K up to here fill their chunks; -width: none
-    bool whole_v, rows;       // all chunks of V have all columns; the step has all rows
+    int whole_v;              // 1: all chunks of V have all columns
+    bool rows;                // the step has all rows
     feed_part k, v;           // of what comes next
     uint2 held[HELD];
     int what;                 // is held: nothing, or part of K, or of V
@@ -83,7 +84,7 @@ DEVICE feed<T> find_feed(const attn_kparams &p, const shared<T> &mem, int j)
     next.at = -next.width;
     next.whole_k = has<CAN>(p, TYPE == TYPE_F32 ? CONTIG_K : WIDE_K) ? p.d - next.width
                                                                      : -next.width;
-    next.whole_v = has<CAN>(p, WIDE_V) && p.dv == DIM;
+    next.whole_v = held(has<CAN>(p, WIDE_V) && p.dv == DIM);
     next.rows = !has<CAN>(p, FEAT_PAGES) && next.left >= T::BN && mem.any.first <= j;
     next.k = part_of_k<T>(p, mem.k_rows);
     next.v = part_of_v<T>(p, mem.v_rows);

@@ -107,21 +107,11 @@ struct scaling {
 };
 
 // The second is the scale, or 1 for scales that turn the order of scores, or make them
-// infinite. 16 bits, whose sums of O take other registers, are faster with scores that are
-// multiplied here.
-template <typename T> DEVICE scaling scale_scores(const attn_kparams &p, float (&s)[T::RM][T::RN])
+// infinite.
+DEVICE scaling find_scaling(const attn_kparams &p)
 {
     const bool late = p.scale > 0.0f && p.scale <= 1.0f;
 
-    if constexpr (TYPE != TYPE_F32) {
-        #pragma unroll
-        for (int r = 0; r < T::RM; r++) {
-            #pragma unroll
-            for (int c = 0; c < T::RN; c++)
-                s[r][c] *= p.scale;
-        }
-        return { 1.0f, 1.0f };
-    }
     return { late ? 1.0f : p.scale, late ? p.scale : 1.0f };
 }
 

@@ -9,7 +9,9 @@
 // PIECE 0: a tile kernel; of softmax/fwd_mma.cu USED is large. With MERGES the second step of
 // few queries follows, which is linked too: fwd_split_merge.cu, NAME attn_try_merge. The time is
 // of both, and the error is looked at; with ALONE=1 in the environment not so. SHARED_BYTES in
-// place of the shape's own where the part has terms too; RESIDENT=132: so many groups at most.
+// place of the shape's own where the part has terms too; RESIDENT=132: so many groups at most;
+// UNITS=132, of softmax/fwd_tile.cu: multiprocessors, for which its last tiles are cut unless
+// causal, or WHOLE=1 in the environment.
 // Of a part with terms the environment says which: BIAS=bf16, f16 or f32, MASK=1 (bytes, one of
 // 4096 is 0; MASK=0: none is), ALIBI=1, and OVER, the dimensions that bias and mask have of
 // "bhqk", all if not set. Prints ms, TFLOP/s, GB/s of K and V and those of what a group reads of
