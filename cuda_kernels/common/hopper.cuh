@@ -167,6 +167,7 @@ DEVICE uint64_t device_tile(device_shared at, int panel)
            (at & 0x3ffff) >> 4;
 }
 
+#define W_4 "%0, %1, %2, %3"
 #define W_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define W_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define W_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -256,6 +257,7 @@ DEVICE uint64_t device_tile(device_shared at, int panel)
 PRODUCTS_ADDED(32, W_0, (F_16(0)), 16, 17, 18, 19, 20, 21)
 PRODUCTS_ADDED(64, W_0 W_16, (F_32(0)), 32, 33, 34, 35, 36, 37)
 PRODUCTS_ADDED(128, W_0 W_16 W_32 W_48, (F_64(0)), 64, 65, 66, 67, 68, 69)
+PRODUCTS_TURNED(8, W_4, (F_4(0)), 4, 5, 6)
 PRODUCTS_TURNED(32, W_0, (F_16(0)), 16, 17, 18)
 PRODUCTS_TURNED(64, W_0 W_16, (F_32(0)), 32, 33, 34)
 PRODUCTS_TURNED(128, W_0 W_16 W_32 W_48, (F_64(0)), 64, 65, 66)

@@ -7,19 +7,21 @@
 //           takes them apart (wgmma_stage.cuh, or where there is no room for that
 //           wgmma_bring.cuh), one keeps the state, the others (QUERIES of them) have the queries
 //           of every so-manieth chunk: of their products those with the state alone wait for the
-//           chunk before
+//           chunk before. With segments a group first sums up what its keys add to the state, for
+//           those behind (wgmma_relay.cuh)
 // Grid      1-D, as there
 // Block     384 threads, 1-D, or 512 where two warpgroups have queries; _sums 256: that brings,
 //           that keeps
 // Shared    dynamic: parts of chunks of K and V, of states; chunks of K, V and Q on their way; z;
 //           sums of K by warps; barriers
 // Barriers  full and empty ones in shared memory for each chunk and each state
-// Layout    rows of Q, K and V 16 bytes at a time, of O 8 or 4. work: chunk.cuh
+// Layout    rows of Q, K and V 16 bytes at a time, of O 8 or 4. work: wgmma_relay.cuh
 // Numerics  wgmma.cuh; S and z f32. Rows of q with huge numbers are divided by a power of 2
 //           meanwhile. An infinity of f32 or f16 counts as NaN; what is not finite in a row of v
 //           may spread to queries of its chunk that do not see it. The bits of a head depend on
 //           the segments, which follow from B and the heads, and on nothing else
-// Instances _sums, _output
+// Instances _output, with _begin before it if there are segments or a state; _sums, _scan, _output
+//           of many segments
 // Requires  sm_90a; causal; rows of 16-byte pieces, D up to DIM
 // Tunables  STAGES, UNITS, STATES, QUERIES; src/plan/cuda/linear_fwd_wgmma.c has the same
 //           numbers
@@ -46,27 +48,30 @@ constexpr int COLUMNS = WIDTH;
 
 #include "linear/wgmma.cuh"
 
+constexpr int KEEPERS = 1, KEPT_TILES = PANELS * NT + 1;    // of the state, and z
+
+#include "linear/wgmma_relay.cuh"
+
 // Chunks of K and V in shared memory, and units of them on their way there (wgmma_stage.cuh);
 // states; warpgroups with queries, which come through shared memory where there is room.
 constexpr bool LARGE = TYPE == TYPE_F32 && DIM > 64, STAGED = !LARGE;
-constexpr int STAGES = 2, SUM_STAGES = 2;
-constexpr int UNITS = LARGE ? 1 : 4, SUM_UNITS = LARGE ? 4 : 8;
+constexpr int STAGES = 2, UNITS = LARGE ? 1 : 4, SUM_UNITS = LARGE ? 4 : 8;
 constexpr int STATES = 1, QUERIES = LARGE ? 1 : 2;
 constexpr int TURNS = larger(STATES, QUERIES);    // a warpgroup waits for its own states alone
 constexpr int THREADS = 256, WALKING = 128 * (2 + QUERIES);
 constexpr int UNIT_BYTES = CHUNK * 64 * elem_bytes<TYPE>();
 
 // Of threads that have queries, that keep the state, that bring.
-constexpr int QUERY_REGISTERS = LARGE ? 240 : 176;
-constexpr int STATE_REGISTERS = LARGE ? 136 : DIM > 64 ? 104 : 88;
-constexpr int BRING_REGISTERS = LARGE ? 128 : DIM > 64 ? 56 : 72;
+constexpr int QUERY_REGISTERS = LARGE ? 240 : DIM > 64 ? 168 : 176;
+constexpr int STATE_REGISTERS = LARGE ? 136 : DIM > 64 ? 112 : 88;
+constexpr int BRING_REGISTERS = LARGE ? 128 : DIM > 64 ? 64 : 72;
 
 struct shared_sums {
-    keys k[SUM_STAGES];
-    values v[SUM_STAGES];
+    keys k[STAGES];
+    values v[STAGES];
     float4 unit[SUM_UNITS][UNIT_BYTES / 16];
-    float sums[SUM_STAGES][4][DIM];    // of K's rows, by warps
-    device_barrier full[SUM_STAGES], empty[SUM_STAGES];
+    float sums[STAGES][4][DIM];    // of K's rows, by warps
+    device_barrier full[STAGES], empty[STAGES];
 };
 
 struct shared_output {
@@ -83,34 +88,38 @@ struct shared_output {
 
 #include "linear/wgmma_stage.cuh"
 #include "linear/wgmma_walk.cuh"
+#include "linear/wgmma_state.cuh"
 
 DEVICE void sum_chunks(const attn_linear_kparams &p)
 {
     SHARED_MEMORY(memory);
     shared_sums &mem = *(shared_sums *)memory;
     chunk_work w = find_chunks(p, p.heads_kv, p.len_q, p.dv);
+    int chunks;
 
     w.end = max(min(w.end, w.keys), w.first);
+    chunks = chunks_of(w);
     device_let_next();
-    if (w.segment == p.pieces - 1) {    // the last needs no slot
-        copy_state_in(p, w, THREADS);
+    if (w.segment == p.pieces - 1) {    // the last adds to none, and there is time
+        if (linear_has(p, LINEAR_STATE) && threadIdx.x >= 128)
+            copy_state_in<group_state>(p, w, (int)threadIdx.x / 128 - 1);
         return;
     }
     if (threadIdx.x == 0)
-        for (int i = 0; i < SUM_STAGES; i++) {
+        for (int i = 0; i < STAGES; i++) {
             device_barrier_init(&mem.full[i], 128);
             device_barrier_init(&mem.empty[i], 128);
         }
     device_barriers_ready();
     if (threadIdx.x < 128) {
-        bring_chunks<SUM_STAGES, SUM_UNITS>(p, w, mem);
+        bring_chunks<STAGES, SUM_UNITS>(p, w, { w.first, chunks }, chunks, mem);
     } else {
         group_state my = {};
 
         #pragma unroll 1
-        for (int n = 0; n < chunks_of(w); n++)
-            add_chunk<SUM_STAGES>(p, n, mem, my);
-        store_slot(p, w, find_slot(p, w, w.segment + 1), my);
+        for (int n = 0; n < chunks; n++)
+            add_chunk<STAGES>(p, n, mem, my);
+        give_state(p, w, 0, my);
     }
 }
 
@@ -124,38 +133,46 @@ DEVICE chunk_work find_walk(const attn_linear_kparams &p)
 // By the warpgroup that keeps the state.
 DEVICE void keep_state(const attn_linear_kparams &p, shared_output &mem)
 {
-    const chunk_work w = find_walk(p);
-    const int chunks = chunks_of(w);
     group_state my = {};
+    int given, chunks;
 
     device_wait_before();
-    if (has_slots(p))
-        #pragma unroll 1
-        for (int slot = first_slot(p, w); slot <= last_slot(p, w); slot++)
-            add_slot(p, w, find_slot(p, w, slot), my);
-    #pragma unroll 1
-    for (int n = 0; n < chunks; n++) {
-        const int slot = n % STATES;
+    {
+        const chunk_work w = find_walk(p);
 
-        device_barrier_wait(&mem.read[slot], (n / STATES & 1) ^ 1);
-        share_state(my, mem.s[slot]);
-        if (thread_of_group() < DIM)
-            mem.z[slot][thread_of_group()] = my.z;
-        arrive_written(&mem.there[n % TURNS]);
+        given = find_sum(p, w).count, chunks = chunks_of(w);
+        if (linear_has(p, LINEAR_STATE) && !linear_has(p, LINEAR_SCANNED) && w.segment == 0 &&
+            w.h % p.group == 0)
+            copy_state_in<group_state>(p, w, 0);
+    }
+    #pragma unroll 1
+    for (int n = 0;; n++) {    // of all that is brought, so known to be its warp's
+        if (n == given)
+            pass_state(p, find_walk(p), 0, my);
+        if (n >= given + chunks)
+            break;
+        if (n >= given) {
+            const int i = n - given, slot = i % STATES;
+
+            device_barrier_wait(&mem.read[slot], (i / STATES & 1) ^ 1);
+            share_state(my, mem.s[slot]);
+            if (thread_of_group() < DIM)
+                mem.z[slot][thread_of_group()] = my.z;
+            arrive_written(&mem.there[i % TURNS]);
+        }
         add_chunk<STAGES>(p, n, mem, my);
     }
-    put_state_out(p, w, my);
+    put_state_out(p, find_walk(p), my);
 }
 
 // O of every QUERIES-th chunk.
 DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
 {
     const chunk_work w = find_walk(p);
-    const int chunks = chunks_of(w);
+    const int given = find_sum(p, w).count, chunks = given + chunks_of(w);
     const int first = QUERIES > 1 ? (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 2 : 0;
     float4 *const staged = mem.q[first];
     queries coming;
-
     const auto ask = [&](int j) {
         if (STAGED)
             ask_queries(p, w, j, staged);
@@ -163,13 +180,19 @@ DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
             fetch_queries(p, w, j, coming);
     };
 
-    ask(w.first + first * CHUNK);
+    ask(w.first + (first + ceil_div(max(given - first, 0), QUERIES) * QUERIES - given) * CHUNK);
     #pragma unroll 1
-    for (int n = first; n < chunks; n += QUERIES) {
-        const int j = w.first + n * CHUNK, stage = n % STAGES, slot = n % STATES, turn = n % TURNS;
+    for (int m = first; m < chunks; m += QUERIES) {    // of all that is brought
+        const int n = m - given, j = w.first + n * CHUNK, stage = m % STAGES;
+        const int slot = n % STATES, turn = n % TURNS;
         float pairs[CHUNK / 8][4], read[NT][4], seen[NT][4], down[2], den[2] = {};
         operands<STEPS> weights;
 
+        if (n < 0) {
+            device_barrier_wait(&mem.full[stage], m / STAGES & 1);
+            device_barrier_arrive(&mem.empty[stage]);
+            continue;
+        }
         {
             operands<DIM / 16> q;
             float raw[DIM / 8][4];
@@ -184,7 +207,7 @@ DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
                 add_products(raw, mem.z[slot], den);
             }
             make_operands(raw, q);
-            device_barrier_wait(&mem.full[stage], n / STAGES & 1);
+            device_barrier_wait(&mem.full[stage], m / STAGES & 1);
             begin_products<true, PARTS>(q, mem.k[stage][0][0], PANELS, pairs);
             device_barrier_wait(&mem.there[turn], n / TURNS & 1);
             begin_products<false, STATE_PARTS>(q, mem.s[slot][0][0], PANELS, read);
@@ -226,11 +249,14 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     }
     device_barriers_ready();
     if (threadIdx.x < 128) {
+        const chunk_work w = find_walk(p);
+        const chunk_sum sum = find_sum(p, w);
+
         device_leave_registers<BRING_REGISTERS>();
         if constexpr (LARGE)
-            bring_registers<STAGES, 1>(p, find_walk(p), mem);
+            bring_registers<STAGES, 1>(p, w, mem);
         else
-            bring_chunks<STAGES, UNITS>(p, find_walk(p), mem);
+            bring_chunks<STAGES, UNITS>(p, w, sum, sum.count + chunks_of(w), mem);
     } else if (threadIdx.x < 256) {
         device_leave_registers<STATE_REGISTERS>();
         keep_state(p, mem);
@@ -255,5 +281,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
         KERNEL_BODY(call);                                                        \
     }
 
+KERNEL(NAME, _begin, 32, flags_begin)
 KERNEL(NAME, _sums, THREADS, sum_chunks)
+KERNEL(NAME, _scan, SCANNING, scan_slots<group_state>)
 KERNEL(NAME, _output, WALKING, walk_segment)

@@ -9,17 +9,17 @@
 // Grid      1-D, ceil(Dv / COLUMNS) * segments * heads * B groups, columns fastest; _sums has the
 //           key/value heads
 // Block     128 threads (1 + KEEPERS + QUERIES), 1-D; _sums 128 (1 + KEEPERS)
-// Shared    dynamic: chunks of Q, K and V, states, z, sums of K by warps, barriers
+// Shared    dynamic: chunks of Q, K and V, states, ones (of K^T 1), z, barriers
 // Barriers  full and empty ones in shared memory for each chunk and each state
-// Layout    rows of Q, K, V and O 16 bytes at a time. work: chunk.cuh
+// Layout    rows of Q, K, V and O 16 bytes at a time. work: wgmma_relay.cuh
 // Numerics  S and z f32; S and P rounded to bf16 where they are operands, den f32. Rows of q with
 //           huge numbers are divided by a power of 2 meanwhile. What is not finite in a row of v
 //           may spread to queries of its chunk that do not see it. The bits of a head depend on
 //           the segments, which follow from B and the heads, and on nothing else
-// Instances _sums, _output
+// Instances _output, with _begin before it if there are segments or a state; _sums, _scan, _output
+//           of many segments
 // Requires  sm_90a; causal; D and Dv multiples of 8, D up to DIM
-// Tunables  STAGES, SUM_STAGES, STATES, KEEPERS, QUERIES; src/plan/cuda/linear_fwd_wgmma.c has the
-//           same numbers
+// Tunables  STAGES, SUM_STAGES, STATES, KEEPERS, QUERIES; src/plan/cuda/linear_fwd_wgmma.c, too
 // Oracle    src/host/linear_fwd_reference.c
 //
 // Built for DIM (64, 128) and WIDTH (32, 64; 128 where DIM is), the columns of a group: NAME is
@@ -43,30 +43,33 @@ constexpr int KEEPERS = COLUMNS == 128 ? 2 : 1, QUERIES = COLUMNS == 128 ? 1 : 2
 
 #include "linear/wgmma_bf16.cuh"
 
-// Chunks in shared memory, and on their way there.
-constexpr int STAGES = DIM == 64 ? 6 : COLUMNS == 128 ? 3 : 4;
+// Chunks in shared memory, and on their way there; no more warpgroups have queries than there are
+// states, or one could take the state before for its own.
+constexpr int STAGES = DIM == 64 ? 8 : COLUMNS == 128 ? 3 : 4;
 constexpr int DEPTH = COLUMNS == 128 ? 2 : STAGES - 2;
-constexpr int SUM_STAGES = DIM == 64 ? 6 : 4, SUM_DEPTH = SUM_STAGES - 1;
-constexpr int STATES = 2;
+constexpr int SUM_STAGES = DIM == 64 ? 6 : 4, SUM_DEPTH = SUM_STAGES - 1, STATES = 2;
 constexpr int THREADS = 128 * (1 + KEEPERS), WALKING = 128 * (1 + KEEPERS + QUERIES);
 
 // Of threads that have queries, that keep the state, that bring.
 constexpr int QUERY_REGISTERS = QUERIES == 1 ? 216 : 160;
-constexpr int STATE_REGISTERS = QUERIES == 1 ? 112 : 120;
-constexpr int BRING_REGISTERS = 72;
+constexpr int STATE_REGISTERS = DIM == 64 ? 120 : 112;
+constexpr int BRING_REGISTERS = DIM == 64 || COLUMNS == 128 ? 72 : 80;
 
 struct shared_sums {
+    static constexpr bool QUERIES_TOO = false;
     keys k[SUM_STAGES];
     values v[SUM_STAGES];
-    float sums[SUM_STAGES][4][DIM];    // of K's rows, by warps
+    ones one;
     device_barrier full[SUM_STAGES], empty[SUM_STAGES];
 };
 
 struct shared_output {
+    static constexpr bool QUERIES_TOO = true;
     keys q[STAGES], k[STAGES];
     values v[STAGES];
     states s[STATES];
-    float z[STATES][DIM], sums[STAGES][4][DIM];
+    ones one;
+    float z[STATES][DIM];
     device_barrier full[STAGES], empty[STAGES], there[STATES], read[STATES];
 };
 
@@ -80,11 +83,14 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
     SHARED_MEMORY(memory);
     shared_sums &mem = *(shared_sums *)memory;
     chunk_work w = find_chunks(p, p.heads_kv, p.len_q, p.dv);
+    int chunks;
 
     w.end = max(min(w.end, w.keys), w.first);
+    chunks = chunks_of(w);
     device_let_next();
-    if (w.segment == p.pieces - 1) {    // the last needs no slot
-        copy_state_in(p, w, THREADS);
+    if (w.segment == p.pieces - 1) {    // the last adds to none, and there is time
+        if (linear_has(p, LINEAR_STATE) && threadIdx.x >= 128)
+            copy_state_in<kept_state>(p, w, (int)threadIdx.x / 128 - 1);
         return;
     }
     if (threadIdx.x == 0)
@@ -92,17 +98,18 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
             device_barrier_init(&mem.full[i], 128);
             device_barrier_init(&mem.empty[i], 128 * KEEPERS);
         }
+    fill_ones(mem.one, THREADS);
     device_barriers_ready();
     if (threadIdx.x < 128) {
-        bring_chunks<SUM_STAGES, SUM_DEPTH>(p, w, mem, [](int) { return 0; });
+        bring_chunks<SUM_STAGES, SUM_DEPTH>(p, w, { w.first, chunks }, chunks, mem);
     } else {
         const int first = (warpgroup() - 1) * KEPT;
         kept_state my = {};
 
         #pragma unroll 1
-        for (int n = 0; n < chunks_of(w); n++)
+        for (int n = 0; n < chunks; n++)
             add_chunk<SUM_STAGES>(p, n, first, mem, my);
-        store_slot(p, w, first, find_slot(p, w, w.segment + 1), my);
+        give_state(p, w, first / KEPT, my);
     }
 }
 
@@ -116,27 +123,36 @@ DEVICE chunk_work find_walk(const attn_linear_kparams &p)
 // By a warpgroup that keeps rows of the state, from panel `first` on.
 DEVICE void keep_state(const attn_linear_kparams &p, int first, shared_output &mem)
 {
-    const chunk_work w = find_walk(p);
-    const int chunks = chunks_of(w);
     kept_state my = {};
+    int given, chunks;
 
     device_wait_before();
-    if (has_slots(p))
-        #pragma unroll 1
-        for (int slot = first_slot(p, w); slot <= last_slot(p, w); slot++)
-            add_slot(p, w, first, find_slot(p, w, slot), my);
-    #pragma unroll 1
-    for (int n = 0; n < chunks; n++) {
-        const int slot = n % STATES;
+    {
+        const chunk_work w = find_walk(p);
 
-        device_barrier_wait(&mem.read[slot], (n / STATES & 1) ^ 1);
-        share_state(my, mem.s[slot] + first);
-        if (thread_of_group() < 64 * KEPT)
-            mem.z[slot][first * 64 + thread_of_group()] = my.z;
-        arrive_written(&mem.there[slot]);
+        given = find_sum(p, w).count, chunks = chunks_of(w);
+        if (linear_has(p, LINEAR_STATE) && !linear_has(p, LINEAR_SCANNED) && w.segment == 0 &&
+            w.h % p.group == 0)
+            copy_state_in<kept_state>(p, w, first / KEPT);
+    }
+    #pragma unroll 1
+    for (int n = 0;; n++) {    // of all that is brought, so known to be its warp's
+        if (n == given)
+            pass_state(p, find_walk(p), first / KEPT, my);
+        if (n >= given + chunks)
+            break;
+        if (n >= given) {
+            const int i = n - given, slot = i % STATES;
+
+            device_barrier_wait(&mem.read[slot], (i / STATES & 1) ^ 1);
+            share_state(my, mem.s[slot] + first);
+            if (linear_has(p, LINEAR_NORMALIZE))
+                each_z(first, my, [&](float x, int row) { mem.z[slot][row] = x; });
+            arrive_written(&mem.there[slot]);
+        }
         add_chunk<STAGES>(p, n, first, mem, my);
     }
-    put_state_out(p, w, first, my);
+    put_state_out(p, find_walk(p), first, my);
 }
 
 // The warp's rows of Q as first operands.
@@ -281,11 +297,11 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
 DEVICE void walk_queries(const attn_linear_kparams &p, int first, shared_output &mem)
 {
     const chunk_work w = find_walk(p);
-    const int chunks = chunks_of(w);
+    const int given = find_sum(p, w).count, chunks = chunks_of(w);
 
     #pragma unroll 1
-    for (int n = first; n < chunks; n += QUERIES) {
-        const int j = w.first + n * CHUNK, stage = n % STAGES, slot = n % STATES;
+    for (int m = first; m < given + chunks; m += QUERIES) {    // of all that is brought
+        const int n = m - given, j = w.first + n * CHUNK, stage = m % STAGES, slot = n % STATES;
         const uint64_t k = device_tile(device_address(mem.k[stage][0]), TILE * 16);
         const uint64_t v = device_tile(device_address(mem.v[stage][0]), TILE * 16);
         const uint64_t s = device_tile(device_address(mem.s[slot][0][0]), TILE * 16);
@@ -293,7 +309,11 @@ DEVICE void walk_queries(const attn_linear_kparams &p, int first, shared_output 
         uint32_t weights[CHUNK / 16][4];
         operands q;
 
-        device_barrier_wait(&mem.full[stage], n / STAGES & 1);
+        device_barrier_wait(&mem.full[stage], m / STAGES & 1);
+        if (n < 0) {
+            device_barrier_arrive(&mem.empty[stage]);
+            continue;
+        }
         load_queries(p, mem.q[stage], q);
         tame_queries(q, down);
         device_products_begin();
@@ -342,11 +362,14 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
             device_barrier_init(&mem.read[i], 128);
         }
     }
+    fill_ones(mem.one, WALKING);
     device_barriers_ready();
     if (group == 0) {
+        const chunk_work w = find_walk(p);
+        const chunk_sum sum = find_sum(p, w);
+
         device_leave_registers<BRING_REGISTERS>();
-        bring_chunks<STAGES, DEPTH>(p, find_walk(p), mem,
-                                    [&](int stage) { return mem.q[stage][0]; });
+        bring_chunks<STAGES, DEPTH>(p, w, sum, sum.count + chunks_of(w), mem);
     } else if (group <= KEEPERS) {
         device_leave_registers<STATE_REGISTERS>();
         keep_state(p, (group - 1) * KEPT, mem);
@@ -371,5 +394,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
         KERNEL_BODY(call);                                                        \
     }
 
+KERNEL(NAME, _begin, 32, flags_begin)
 KERNEL(NAME, _sums, THREADS, sum_chunks)
+KERNEL(NAME, _scan, SCANNING, scan_slots<kept_state>)
 KERNEL(NAME, _output, WALKING, walk_segment)

@@ -19,10 +19,45 @@ typedef float4 keys[PANELS][TILE];
 typedef float4 values[PANELS_V][TILE];
 typedef float4 states[PANELS][PANELS_V][TILE];
 
-// A warpgroup's rows of the state; z by its first 64 KEPT threads.
+typedef float4 ones[16 * 8];    // 16 rows of a tile, each number 1
+
+constexpr int KEPT_TILES = KEPT * (NT + 1);    // of 64 x 8, with z's
+
+// A warpgroup's rows of the state; z in each of eight columns.
 struct kept_state {
-    float s[KEPT][NT][4], z;
+    static constexpr int TILES = KEPT * NT, AT_ONCE = KEPT > 1 ? 4 : 8;
+    static constexpr int SLOTS_AT_ONCE = TILES > 8 ? 1 : 2;
+    float s[KEPT][NT][4], z[KEPT][1][4];
+
+    // What a thread has of tile i, or, behind them, of z: two columns of two rows.
+    static __device__ __forceinline__ int row(int keeper, int i, int half)
+    {
+        const int panel = i < TILES ? i / NT : i - TILES, thread = threadIdx.x % 128;
+
+        return (keeper * KEPT + panel) * 64 + thread / 32 * 16 + thread % 32 / 4 + half * 8;
+    }
+
+    static __device__ __forceinline__ int column(int i, int odd)
+    {
+        return i < TILES ? i % NT * 8 + threadIdx.x % 4 * 2 + odd : 0;
+    }
+
+    __device__ __forceinline__ float4 tile(int i) const
+    {
+        const float (&x)[4] = i < TILES ? s[i / NT % KEPT][i % NT] : z[i % KEPT][0];
+
+        return make_float4(x[0], x[1], x[2], x[3]);
+    }
+
+    __device__ __forceinline__ void add(int i, const float4 &y)
+    {
+        float (&x)[4] = i < TILES ? s[i / NT % KEPT][i % NT] : z[i % KEPT][0];
+
+        x[0] += y.x, x[1] += y.y, x[2] += y.z, x[3] += y.w;
+    }
 };
+
+#include "linear/wgmma_relay.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -83,50 +118,33 @@ template <bool ELU1> DEVICE void take_phi(float4 &x)
     x.w = __uint_as_float(phi_of_pair<ELU1>(__float_as_uint(x.w)));
 }
 
-DEVICE void add_numbers(const float4 &x, float (&all)[8])
-{
-    const float word[4] = { x.x, x.y, x.z, x.w };
-
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        all[2 * i] += f32_of_low(__float_as_uint(word[i]));
-        all[2 * i + 1] += f32_of_high(__float_as_uint(word[i]));
-    }
-}
-
-// phi of the keys that this thread has copied, those below `rows`: zeros past them stay; and the
-// sums of the warp's, if they are wanted.
-DEVICE void take_keys(const attn_linear_kparams &p, float4 *tiles, int rows, float (&sums)[4][DIM])
+// phi of the keys that this thread has copied, those below `rows`: zeros past them stay.
+DEVICE void take_keys(const attn_linear_kparams &p, float4 *tiles, int rows)
 {
     typedef part_of_rows<DIM> part;
     float4 *const at = tiles + part::place();
     const int here = part::column() < p.d ? rows - part::row() : 0;
-    float all[8] = {};
 
-    #pragma unroll 4
-    for (int i = 0; i < part::COUNT; i++) {
-        float4 x = at[i * part::STEP * 8];
+    #pragma unroll 1
+    for (int from = 0; from < part::COUNT; from += 4) {    // without branches between
+        float4 x[4];
 
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[i] = at[(from + i) * part::STEP * 8];
         if (linear_has(p, LINEAR_ELU1))
-            take_phi<true>(x);
-        else if (linear_has(p, LINEAR_RELU))
-            take_phi<false>(x);
-        if (i * part::STEP < here) {
-            at[i * part::STEP * 8] = x;
-            add_numbers(x, all);
-        }
+            #pragma unroll
+            for (int i = 0; i < 4; i++)
+                take_phi<true>(x[i]);
+        else
+            #pragma unroll
+            for (int i = 0; i < 4; i++)
+                take_phi<false>(x[i]);
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            if ((from + i) * part::STEP < here)
+                at[(from + i) * part::STEP * 8] = x[i];
     }
-    if (!linear_has(p, LINEAR_NORMALIZE))
-        return;
-    #pragma unroll
-    for (int apart = part::ACROSS; apart < 32; apart *= 2)    // a warp has some rows at a time
-        #pragma unroll
-        for (int n = 0; n < 8; n++)
-            all[n] += __shfl_xor_sync(0xffffffffu, all[n], apart);
-    if (threadIdx.x % 32 < part::ACROSS)
-        #pragma unroll
-        for (int n = 0; n < 8; n++)
-            sums[thread_of_group() / 32][part::column() + n] = all[n];
 }
 
 #define ROW_SOURCE(name, head, span, left, width)                                          \
@@ -137,34 +155,44 @@ DEVICE void take_keys(const attn_linear_kparams &p, float4 *tiles, int rows, flo
             2 * p.name##_stride_l, (left) + part_of_rows<span>::column() < (width)        \
     }
 
-DEVICE void copy_queries(row_source &x, int rows, float4 *q) { copy_rows<DIM>(x, rows, q); }
-
-// A stage without queries.
-DEVICE void copy_queries(row_source &, int, int) {}
-
-// By the warpgroup that brings: DEPTH chunks are on their way.
-template <int STAGES, int DEPTH, class MEM, class QUERIES_AT>
-DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, MEM &mem,
-                         const QUERIES_AT &queries_at)
+template <class MEM> DEVICE void copy_queries(row_source &x, int rows, MEM &mem, int stage)
 {
-    const int chunks = chunks_of(w), keys_end = min(w.keys, w.end);
-    const bool takes = linear_has(p, LINEAR_ELU1 | LINEAR_RELU | LINEAR_NORMALIZE);
+    if constexpr (MEM::QUERIES_TOO)
+        copy_rows<DIM>(x, rows, mem.q[stage][0]);
+}
+
+// By the warpgroup that brings: first the chunks of keys that are summed up, then the group's own,
+// with queries, `chunks` in all; DEPTH of them are on their way.
+template <int STAGES, int DEPTH, class MEM>
+DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, const chunk_sum &sum,
+                         int chunks, MEM &mem)
+{
+    const int keys_end = min(w.keys, w.end);
     row_source k = ROW_SOURCE(k, w.kvh, DIM, 0, p.d);
     row_source v = ROW_SOURCE(v, w.kvh, COLUMNS, w.column, p.dv);
     row_source q = ROW_SOURCE(q, w.h, DIM, 0, p.d);
+    const char *const first_k = k.from, *const first_v = v.from;
 
+    const auto token_of = [&](int n) {
+        return n < sum.count ? sum.first + n * CHUNK : w.first + (n - sum.count) * CHUNK;
+    };
     const auto copy = [&](int n) {
-        const int stage = n % STAGES, j = w.first + n * CHUNK;
+        const int stage = n % STAGES, j = token_of(n);
 
         if (n < chunks) {
             device_barrier_wait(&mem.empty[stage], (n / STAGES & 1) ^ 1);
+            if (n == sum.count)
+                k.from = first_k, v.from = first_v;
             copy_rows<DIM>(k, keys_end - j, mem.k[stage][0]);
             copy_rows<COLUMNS>(v, keys_end - j, mem.v[stage][0]);
-            copy_queries(q, w.end - j, queries_at(stage));
+            if (n >= sum.count)
+                copy_queries(q, w.end - j, mem, stage);
         }
         device_commit();
     };
 
+    k.from += (sum.first - w.first) * k.bytes;
+    v.from += (sum.first - w.first) * v.bytes;
     #pragma unroll 1
     for (int n = 0; n < DEPTH; n++)
         copy(n);
@@ -173,11 +201,21 @@ DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, MEM 
         const int stage = n % STAGES;
 
         device_copied<DEPTH - 1>();
-        if (takes)
-            take_keys(p, mem.k[stage][0], keys_end - w.first - n * CHUNK, mem.sums[stage]);
+        if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
+            take_keys(p, mem.k[stage][0], keys_end - token_of(n));
         arrive_written(&mem.full[stage]);
         copy(n + DEPTH);
     }
+}
+
+// By all threads of a group, before the barriers are ready.
+DEVICE void fill_ones(ones &one, int threads)
+{
+    const float two = __uint_as_float(0x3f803f80u);
+
+    for (int i = threadIdx.x; i < 16 * 8; i += threads)
+        one[i] = make_float4(two, two, two, two);
+    device_copies_to_products();
 }
 
 // The first row of 16 that a warp has of a warpgroup's 64, and what a lane has there of results.
@@ -216,37 +254,42 @@ DEVICE void share_state(const kept_state &my, float4 (*s)[PANELS_V][TILE])
         }
 }
 
-// S += K^T V of a chunk, from panel `first` of K on, and z.
-template <int STAGES, class MEM>
-DEVICE void add_chunk(const attn_linear_kparams &p, int n, int first, MEM &mem, kept_state &my)
+// c += K^T x of a chunk, from panel `first` of K on; x has its rows along the depth, STEP from
+// sixteen to the next.
+template <int STEP, int N>
+DEVICE void add_products_of(const keys &k, int first, uint64_t x, float (&c)[KEPT][N][4])
 {
-    const int stage = n % STAGES, t = thread_of_group();
-    const uint64_t v = device_tile(device_address(mem.v[stage][0]), TILE * 16);
-
-    device_barrier_wait(&mem.full[stage], n / STAGES & 1);
     #pragma unroll
     for (int panel = 0; panel < KEPT; panel++)
-        device_products_hold(my.s[panel]);
+        device_products_hold(c[panel]);
     device_products_begin();
     #pragma unroll
     for (int panel = 0; panel < KEPT; panel++) {
-        const uint64_t k = device_tile(device_address(mem.k[stage][first + panel]), TILE * 16);
+        const uint64_t rows = device_tile(device_address(k[first + panel]), TILE * 16);
 
         #pragma unroll
         for (int i = 0; i < CHUNK / 16; i++)
-            device_products_turned<TYPE_BF16>(my.s[panel], k + i * 16 * 8, v + i * 16 * 8, 1);
+            device_products_turned<TYPE_BF16>(c[panel], rows + i * 16 * 8, x + i * STEP, 1);
     }
     device_products_commit();
-    if (linear_has(p, LINEAR_NORMALIZE) && t < 64 * KEPT) {
-        const auto &sums = mem.sums[stage];
-        const int e = first * 64 + t;
-
-        my.z += sums[0][e] + sums[1][e] + (sums[2][e] + sums[3][e]);
-    }
     device_products_wait<0>();
     #pragma unroll
     for (int panel = 0; panel < KEPT; panel++)
-        device_products_hold(my.s[panel]);
+        device_products_hold(c[panel]);
+}
+
+// S += K^T V of a chunk, and z += K^T 1.
+template <int STAGES, class MEM>
+DEVICE void add_chunk(const attn_linear_kparams &p, int n, int first, MEM &mem, kept_state &my)
+{
+    const int stage = n % STAGES;
+
+    device_barrier_wait(&mem.full[stage], n / STAGES & 1);
+    add_products_of<16 * 8>(mem.k[stage], first,
+                            device_tile(device_address(mem.v[stage][0]), TILE * 16), my.s);
+    if (linear_has(p, LINEAR_NORMALIZE))
+        add_products_of<0>(mem.k[stage], first, device_tile(device_address(mem.one), TILE * 16),
+                           my.z);
     device_barrier_arrive(&mem.empty[stage]);
 }
 
@@ -269,34 +312,16 @@ DEVICE void each_pair(const attn_linear_kparams &p, const chunk_work &w, int fir
     }
 }
 
-// Whether a thread has a row of z.
-DEVICE bool has_z(const attn_linear_kparams &p, int first)
+// Calls with each number of z that a thread answers for, and its row.
+template <class STATE, class CALL> DEVICE void each_z(int first, STATE &my, const CALL &call)
 {
-    return linear_has(p, LINEAR_NORMALIZE) && thread_of_group() < 64 * KEPT &&
-           first * 64 + thread_of_group() < p.d;
-}
+    const int lane = threadIdx.x % 32;
 
-DEVICE void add_slot(const attn_linear_kparams &p, const chunk_work &w, int first,
-                     const float *slot, kept_state &my)
-{
-    each_pair(p, w, first, my, [&](float &x, float &y, int row, int column) {
-        const float2 from = *(const float2 *)(slot + (int64_t)row * p.dv + column);
-
-        x += from.x;
-        y += from.y;
-    });
-    if (has_z(p, first))
-        my.z += slot[(int64_t)p.d * p.dv + first * 64 + thread_of_group()];
-}
-
-DEVICE void store_slot(const attn_linear_kparams &p, const chunk_work &w, int first, float *slot,
-                       const kept_state &my)
-{
-    each_pair(p, w, first, my, [&](float x, float y, int row, int column) {
-        *(float2 *)(slot + (int64_t)row * p.dv + column) = make_float2(x, y);
-    });
-    if (has_z(p, first) && w.column == 0)
-        slot[(int64_t)p.d * p.dv + first * 64 + thread_of_group()] = my.z;
+    #pragma unroll
+    for (int i = 0; i < KEPT * 2; i++)
+        if (lane % 4 == 0)
+            call(my.z[i / 2][0][i % 2 * 2],
+                 (first + i / 2) * 64 + row_of_warp() + lane / 4 + i % 2 * 8);
 }
 
 // S and z as they come out.
@@ -313,9 +338,12 @@ DEVICE void put_state_out(const attn_linear_kparams &p, const chunk_work &w, int
             to[0] = x;
             to[p.state_out_stride_d] = y;
         });
-    if (p.want_z && has_z(p, first) && w.column == 0)
-        p.z_out[LINEAR_AT(p, z_out, w.b, w.kvh, (int64_t)(first * 64 + thread_of_group()), 0)] =
-            my.z;
+    if (!writes_z(p, w, first / KEPT))
+        return;
+    each_z(first, my, [&](float x, int row) {
+        if (row < p.d)
+            p.z_out[LINEAR_AT(p, z_out, w.b, w.kvh, (int64_t)row, 0)] = x;
+    });
 }
 
 #endif

@@ -51,19 +51,22 @@ template <int M, int N> DEVICE void phi_of(const attn_linear_kparams &p, float (
             x[i / N][i % N] = x[i / N][i % N] <= 0.0f ? 0.0f : x[i / N][i % N];
 }
 
+DEVICE float4 pack_row(const float (&y)[EACH])
+{
+    if (TYPE == TYPE_F32)
+        return make_float4(y[0], y[1], y[2], y[3]);
+    return four_words(elem_pair<TYPE>(y[0], y[1]), elem_pair<TYPE>(y[2], y[3]),
+                      elem_pair<TYPE>(y[4 % EACH], y[5 % EACH]),
+                      elem_pair<TYPE>(y[6 % EACH], y[7 % EACH]));
+}
+
 DEVICE void phi_of(const attn_linear_kparams &p, float4 &x)
 {
     float all[1][EACH];
-    float (&y)[EACH] = all[0];
 
-    unpack(x, y);
+    unpack(x, all[0]);
     phi_of(p, all);
-    if (TYPE == TYPE_F32)
-        x = make_float4(y[0], y[1], y[2], y[3]);
-    else
-        x = four_words(elem_pair<TYPE>(y[0], y[1]), elem_pair<TYPE>(y[2], y[3]),
-                       elem_pair<TYPE>(y[4 % EACH], y[5 % EACH]),
-                       elem_pair<TYPE>(y[6 % EACH], y[7 % EACH]));
+    x = pack_row(all[0]);
 }
 
 // A thread's part of a chunk's rows of SPAN elements: 16 bytes of each row, of every STEP-th row.
@@ -95,13 +98,14 @@ template <int OF, int SPAN> struct rows_of_chunk {
     // To the tiles, `panels` of each part; MOVED: columns as column_at() has them.
     template <bool MOVED> __device__ __forceinline__ void put(float4 *tiles, int panels) const
     {
-        const int c = column(), within = MOVED ? c % 16 : c * 2 % 16;
+        const int thread = device_thread() % 128;    // found anew
+        const int c = thread % ACROSS * EACH, within = MOVED ? c % 16 : c * 2 % 16;
         const int turned = MOVED && SPAN > 64 ? c / 64 : 0;    // panels lie in the same banks
         char *const to = (char *)(tiles + c / 64 * TILE) + within;
 
         #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            const int r = row() + i * STEP;
+            const int r = thread / ACROSS + i * STEP;
             uint32_t word[PARTS][EACH / 2];
 
             take_apart(x[i], word);
@@ -181,11 +185,12 @@ DEVICE void sum_rows(const rows_of_chunk<TYPE, DIM> &k, float *sums)
 DEVICE int chunks_of(const chunk_work &w) { return ceil_div(w.end - w.first, CHUNK); }
 
 // By the warpgroup that brings: K and V of the next DEPTH chunks are on their way while those of
-// a chunk are taken apart.
+// a chunk are taken apart; first the chunks of keys that are summed up, then the group's own.
 template <int STAGES, int DEPTH, class MEM>
 DEVICE void bring_registers(const attn_linear_kparams &p, const chunk_work &w, MEM &mem)
 {
-    const int chunks = chunks_of(w);
+    const chunk_sum sum = find_sum(p, w);
+    const int chunks = sum.count + chunks_of(w);
     rows_of_chunk<TYPE, DIM> k[DEPTH];
     rows_of_chunk<TYPE, COLUMNS> v[DEPTH];
     const bool in_k = k->column() < p.d, in_v = w.column + v->column() < p.dv;
@@ -194,27 +199,36 @@ DEVICE void bring_registers(const attn_linear_kparams &p, const chunk_work &w, M
                                                    0) + k->column());
     const char *from_v = at_element(p.v, LINEAR_AT(p, v, w.b, w.kvh, (int64_t)w.first + v->row(),
                                                    0) + w.column + v->column());
-    int rows = min(w.keys, w.end) - w.first, coming = rows;    // from the chunk on; from the next
+    const int end = min(w.keys, w.end);
 
-    const auto fetch_k = [&](int i) {
-        k[i].fetch(from_k, row_k, coming, in_k);
+    // Rows from chunk n on.
+    const auto rows_of = [&](int n) {
+        return end - n * CHUNK - (n < sum.count ? sum.first : w.first - sum.count * CHUNK);
+    };
+    const auto fetch_k = [&](int n, int i) {
+        if (n == sum.count) {
+            from_k += (w.first - sum.first - n * CHUNK) * row_k;
+            from_v += (w.first - sum.first - n * CHUNK) * row_v;
+        }
+        k[i].fetch(from_k, row_k, rows_of(n), in_k);
         from_k += CHUNK * row_k;
     };
-    const auto fetch_v = [&](int i) {
-        v[i].fetch(from_v, row_v, coming, in_v);
+    const auto fetch_v = [&](int n, int i) {
+        v[i].fetch(from_v, row_v, rows_of(n), in_v);
         from_v += CHUNK * row_v;
-        coming -= CHUNK;
     };
 
+    from_k += (sum.first - w.first) * row_k;
+    from_v += (sum.first - w.first) * row_v;
     #pragma unroll
     for (int i = 0; i < DEPTH; i++) {
-        fetch_k(i);
-        fetch_v(i);
+        fetch_k(i, i);
+        fetch_v(i, i);
     }
     #pragma unroll 1
     for (int from = 0; from < chunks; from += DEPTH)
         #pragma unroll
-        for (int i = 0; i < DEPTH; i++, rows -= CHUNK) {
+        for (int i = 0; i < DEPTH; i++) {
             const int n = from + i, stage = n % STAGES;
 
             if (i && n >= chunks)
@@ -222,16 +236,16 @@ DEVICE void bring_registers(const attn_linear_kparams &p, const chunk_work &w, M
             if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
                 #pragma unroll
                 for (int r = 0; r < k->COUNT; r++)
-                    if (in_k && k->row() + r * k->STEP < rows)
+                    if (in_k && k->row() + r * k->STEP < rows_of(n))
                         phi_of(p, k[i].x[r]);
             device_barrier_wait(&mem.empty[stage], (n / STAGES & 1) ^ 1);
             if (linear_has(p, LINEAR_NORMALIZE))
                 sum_rows(k[i], mem.sums[stage][threadIdx.x / 32]);
             k[i].template put<true>(mem.k[stage][0][0], PANELS);
-            fetch_k(i);
+            fetch_k(n + DEPTH, i);
             device_forget();
             v[i].template put<false>(mem.v[stage][0], 1);
             arrive_written(&mem.full[stage]);
-            fetch_v(i);
+            fetch_v(n + DEPTH, i);
         }
 }

@@ -37,6 +37,52 @@ template <int SPAN> DEVICE void ask_unit(const unit_source &x, int rows, float4 
     }
 }
 
+// phi of those rows, `step` apart, that are below `rows`.
+template <int N>
+DEVICE void take_phi(const attn_linear_kparams &p, int rows, int step, float4 (&x)[N])
+{
+    float y[N][EACH];
+
+    #pragma unroll
+    for (int i = 0; i < N; i++)
+        unpack(x[i], y[i]);
+    phi_of(p, y);
+    #pragma unroll
+    for (int i = 0; i < N; i++)
+        if (i * step < rows)
+            x[i] = pack_row(y[i]);
+}
+
+// A thread's numbers of row r to the tiles of each part.
+template <int SPAN, bool KEYS>
+DEVICE void put_apart(const float4 &x, int r, float4 *tiles, int panels)
+{
+    const int c = part_of_unit<SPAN>::column();
+    uint32_t word[PARTS][EACH / 2];
+
+    rows_of_chunk<TYPE, SPAN>::take_apart(x, word);
+    #pragma unroll
+    for (int n = 0; n < PARTS; n++) {
+        char *const at = (char *)(tiles + n * panels * TILE) + r * 128;
+        const uint32_t *const y = word[n];
+
+        #pragma unroll
+        for (int half = 0; half < (KEYS ? 2 : 1); half++) {
+            const int chunk = KEYS ? c / 16 * 2 + half : c / 8;
+            char *const to = at + (chunk ^ (r & 7)) * 16 + (KEYS ? c % 16 : c * 2 % 16);
+
+            if (KEYS && EACH == 4)
+                *(uint32_t *)to = y[half];
+            else if (KEYS)
+                *(uint2 *)to = make_uint2(y[half], y[(2 + half) % (EACH / 2)]);
+            else if (EACH == 4)
+                *(uint2 *)to = make_uint2(y[0], y[1]);
+            else
+                *(float4 *)to = four_words(y[0], y[1], y[2 % (EACH / 2)], y[3 % (EACH / 2)]);
+        }
+    }
+}
+
 // A unit that has come, to the tiles of one of `panels`. KEYS: columns as column_at() has them, phi
 // of rows below `rows` (zeros past them stay), and the sums of the warp's if they are wanted.
 template <int SPAN, bool KEYS>
@@ -44,51 +90,33 @@ DEVICE void take_unit(const attn_linear_kparams &p, const float4 *unit, int rows
                       int panels, float *sums)
 {
     typedef part_of_unit<SPAN> part;
+    constexpr int AT_ONCE = TYPE == TYPE_F32 ? 4 : DIM > 64 ? 1 : 2;    // without branches between
     const int c = part::column();
     float all[EACH] = {};
 
-    #pragma unroll 4
-    for (int i = 0; i < part::COUNT; i++) {
-        const int r = part::row() + i * part::STEP;
-        float4 x = unit[i * 128 + threadIdx.x % 128];
-        uint32_t word[PARTS][EACH / 2];
+    #pragma unroll 1
+    for (int from = 0; from < part::COUNT; from += AT_ONCE) {
+        const int first = part::row() + from * part::STEP;
+        float4 x[AT_ONCE];
 
-        if (KEYS && linear_has(p, LINEAR_ELU1 | LINEAR_RELU)) {
-            float4 y = x;
-
-            phi_of(p, y);
-            if (r < rows)
-                x = y;
-        }
-        if (KEYS && linear_has(p, LINEAR_NORMALIZE)) {
-            float y[EACH];
-
-            unpack(x, y);
-            #pragma unroll
-            for (int n = 0; n < EACH; n++)
-                all[n] += y[n];
-        }
-        rows_of_chunk<TYPE, SPAN>::take_apart(x, word);
         #pragma unroll
-        for (int n = 0; n < PARTS; n++) {
-            char *const at = (char *)(tiles + n * panels * TILE) + r * 128;
-            const uint32_t *const y = word[n];
-
+        for (int i = 0; i < AT_ONCE; i++)
+            x[i] = unit[(from + i) * 128 + threadIdx.x % 128];
+        if (KEYS && linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
+            take_phi(p, rows - first, part::STEP, x);
+        if (KEYS && linear_has(p, LINEAR_NORMALIZE))
             #pragma unroll
-            for (int half = 0; half < (KEYS ? 2 : 1); half++) {
-                const int chunk = KEYS ? c / 16 * 2 + half : c / 8;
-                char *const to = at + (chunk ^ (r & 7)) * 16 + (KEYS ? c % 16 : c * 2 % 16);
+            for (int i = 0; i < AT_ONCE; i++) {
+                float y[EACH];
 
-                if (KEYS && EACH == 4)
-                    *(uint32_t *)to = y[half];
-                else if (KEYS)
-                    *(uint2 *)to = make_uint2(y[half], y[(2 + half) % (EACH / 2)]);
-                else if (EACH == 4)
-                    *(uint2 *)to = make_uint2(y[0], y[1]);
-                else
-                    *(float4 *)to = four_words(y[0], y[1], y[2 % (EACH / 2)], y[3 % (EACH / 2)]);
+                unpack(x[i], y);
+                #pragma unroll
+                for (int n = 0; n < EACH; n++)
+                    all[n] += y[n];
             }
-        }
+        #pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            put_apart<SPAN, KEYS>(x[i], first + i * part::STEP, tiles, panels);
     }
     if (!KEYS || !linear_has(p, LINEAR_NORMALIZE))
         return;
@@ -104,14 +132,16 @@ DEVICE void take_unit(const attn_linear_kparams &p, const float4 *unit, int rows
             sums[c + n] = all[n];
 }
 
-// By the warpgroup that brings: of each chunk the panels of K, then V.
+// By the warpgroup that brings: of each chunk the panels of K, then V; first the chunks of keys
+// that are summed up, then the group's own, `chunks` in all.
 template <int STAGES, int UNITS, class MEM>
-DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, MEM &mem)
+DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, const chunk_sum &sum,
+                         int chunks, MEM &mem)
 {
     typedef part_of_unit<64> part;
     typedef part_of_unit<COLUMNS> part_v;
     constexpr int EVERY = PANELS + 1;    // units of a chunk
-    const int chunks = chunks_of(w), end = min(w.keys, w.end);
+    const int end = min(w.keys, w.end);
     const int64_t row_k = p.k_stride_l * (16 / EACH), row_v = p.v_stride_l * (16 / EACH);
     const char *from_k = at_element(p.k, LINEAR_AT(p, k, w.b, w.kvh,
                                                    (int64_t)w.first + part::row(), 0) +
@@ -121,12 +151,16 @@ DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, MEM 
                                              w.column + part_v::column());
     int slot = 0;    // of the unit that is taken next, and of the one that is asked for then
 
-    // Unit u of the chunk from token j on.
-    const auto ask = [&](int u, int j, int slot) {
-        const int64_t on = (int64_t)(j - w.first);
-        const int column = u * 64 + part::column();
+    const auto token_of = [&](int n) {
+        return n < sum.count ? sum.first + n * CHUNK : w.first + (n - sum.count) * CHUNK;
+    };
 
-        if (j >= w.end) {
+    // Unit u of chunk n.
+    const auto ask = [&](int u, int n, int slot) {
+        const int j = token_of(n), column = u * 64 + part::column();
+        const int64_t on = (int64_t)(j - w.first);
+
+        if (n >= chunks) {
             device_commit();
             return;
         }
@@ -141,10 +175,10 @@ DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, MEM 
 
     #pragma unroll
     for (int i = 0; i < UNITS; i++)
-        ask(i % EVERY, w.first + i / EVERY * CHUNK, i);
+        ask(i % EVERY, i / EVERY, i);
     #pragma unroll 1
     for (int n = 0; n < chunks; n++) {
-        const int stage = n % STAGES, j = w.first + n * CHUNK;
+        const int stage = n % STAGES, j = token_of(n);
 
         device_barrier_wait(&mem.empty[stage], (n / STAGES & 1) ^ 1);
         #pragma unroll
@@ -158,7 +192,7 @@ DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, MEM 
                 take_unit<COLUMNS, false>(p, mem.unit[slot], 0, mem.v[stage][0], 1, nullptr);
             if (u == PANELS)
                 arrive_written(&mem.full[stage]);
-            ask((u + UNITS) % EVERY, j + (u + UNITS) / EVERY * CHUNK, slot);
+            ask((u + UNITS) % EVERY, n + (u + UNITS) / EVERY, slot);
             slot = slot + 1 < UNITS ? slot + 1 : 0;
         }
     }

@@ -8,7 +8,40 @@
 
 // Of a warpgroup; z by its first DIM threads.
 struct group_state {
+    static constexpr int TILES = PANELS * NT, SLOTS_AT_ONCE = 1;
+    static constexpr int AT_ONCE = TYPE != TYPE_F32 && DIM > 64 ? 4 : 8;
     float s[PANELS][NT][4], z;
+
+    // What a thread has of tile i, of 64 rows and 8 columns, or, behind them, of z: two columns of
+    // two rows.
+    static __device__ __forceinline__ int row(int, int i, int half)
+    {
+        const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4 + half * 8;
+
+        return i < TILES ? i / NT * 64 + column_at(row) : half ? DIM : thread;
+    }
+
+    static __device__ __forceinline__ int column(int i, int odd)
+    {
+        return i < TILES ? i % NT * 8 + threadIdx.x % 4 * 2 + odd : 0;
+    }
+
+    __device__ __forceinline__ float4 tile(int i) const
+    {
+        const float (&x)[4] = s[i / NT % PANELS][i % NT];
+
+        return i < TILES ? make_float4(x[0], x[1], x[2], x[3]) : make_float4(z, 0.0f, 0.0f, 0.0f);
+    }
+
+    __device__ __forceinline__ void add(int i, const float4 &y)
+    {
+        float (&x)[4] = s[i / NT % PANELS][i % NT];
+
+        if (i < TILES)
+            x[0] += y.x, x[1] += y.y, x[2] += y.z, x[3] += y.w;
+        else
+            z += y.x;
+    }
 };
 
 DEVICE int thread_of_group() { return device_thread() & 127; }    // found anew
@@ -25,71 +58,6 @@ struct own_place {
         column = thread % 4 * 2;
     }
 };
-
-// Calls with pairs of numbers of the state, their row, and the first one's column in the tensor,
-// where there is such a pair: 4 divides Dv.
-template <class STATE, class CALL>
-DEVICE void each_pair(const attn_linear_kparams &p, const chunk_work &w, STATE &my,
-                      const CALL &call)
-{
-    const own_place at;
-
-    #pragma unroll
-    for (int i = 0; i < PANELS * NT * 2; i++) {
-        const int panel = i / (NT * 2), n = i / 2 % NT, half = i % 2;
-        const int row = panel * 64 + column_at(at.row + half * 8);
-        const int column = w.column + at.column + n * 8;
-
-        if (row < p.d && column < p.dv)
-            call(my.s[panel][n][half * 2], my.s[panel][n][half * 2 + 1], row, column);
-    }
-}
-
-DEVICE bool has_z(const attn_linear_kparams &p)
-{
-    return linear_has(p, LINEAR_NORMALIZE) && thread_of_group() < p.d;
-}
-
-DEVICE void add_slot(const attn_linear_kparams &p, const chunk_work &w, const float *slot,
-                     group_state &my)
-{
-    each_pair(p, w, my, [&](float &x, float &y, int row, int column) {
-        const float2 from = *(const float2 *)(slot + (int64_t)row * p.dv + column);
-
-        x += from.x;
-        y += from.y;
-    });
-    if (has_z(p))
-        my.z += slot[(int64_t)p.d * p.dv + thread_of_group()];
-}
-
-DEVICE void store_slot(const attn_linear_kparams &p, const chunk_work &w, float *slot,
-                       const group_state &my)
-{
-    each_pair(p, w, my, [&](float x, float y, int row, int column) {
-        *(float2 *)(slot + (int64_t)row * p.dv + column) = make_float2(x, y);
-    });
-    if (has_z(p) && w.column == 0)
-        slot[(int64_t)p.d * p.dv + thread_of_group()] = my.z;
-}
-
-// S and z as they come out.
-DEVICE void put_state_out(const attn_linear_kparams &p, const chunk_work &w,
-                          const group_state &my)
-{
-    if (!writes_state(p, w))
-        return;
-    if (p.want_state)
-        each_pair(p, w, my, [&](float x, float y, int row, int column) {
-            float *const to = p.state_out + LINEAR_AT(p, state_out, w.b, w.kvh, (int64_t)row,
-                                                      (int64_t)column);
-
-            to[0] = x;
-            to[p.state_out_stride_d] = y;
-        });
-    if (p.want_z && has_z(p) && w.column == 0)
-        p.z_out[LINEAR_AT(p, z_out, w.b, w.kvh, (int64_t)thread_of_group(), 0)] = my.z;
-}
 
 // The state, for the warpgroups with queries: rows along the depth.
 DEVICE void share_state(const group_state &my, states &s)
@@ -108,30 +76,6 @@ DEVICE void share_state(const group_state &my, states &s)
         for (int x = 0; x < STATE_PARTS; x++)
             *(uint32_t *)(at + x * PANELS * TILE * 16) = part[x];
     }
-}
-
-// S += K^T V of chunk n, and z.
-template <int STAGES, class MEM>
-DEVICE void add_chunk(const attn_linear_kparams &p, int n, MEM &mem, group_state &my)
-{
-    const int stage = n % STAGES, t = thread_of_group();
-
-    device_barrier_wait(&mem.full[stage], n / STAGES & 1);
-    if (linear_has(p, LINEAR_NORMALIZE) && t < DIM)
-        my.z += mem.sums[stage][0][t] + mem.sums[stage][1][t] +
-                (mem.sums[stage][2][t] + mem.sums[stage][3][t]);
-    #pragma unroll
-    for (int panel = 0; panel < PANELS; panel++) {
-        float more[NT][4];
-
-        begin_state(mem.k[stage], mem.v[stage], panel, more);
-        device_products_wait<0>();
-        device_products_hold(more);
-        #pragma unroll
-        for (int i = 0; i < NT * 4; i++)
-            my.s[panel][i / 4][i % 4] += more[i / 4][i % 4];
-    }
-    device_barrier_arrive(&mem.empty[stage]);
 }
 
 // The warpgroup's queries of a chunk as they come: of rows `half` and columns 16 n a lane has

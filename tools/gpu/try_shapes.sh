@@ -40,6 +40,7 @@ shapes="using $used|template <sums SUMS> using f32"
 defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
 [ "$type" != f32 ] || defines+=(-DTYPE_IS_F32)
 [[ $file != linear/fwd_wgmma*.cu ]] || defines+=(-DOUTPUT_THREADS=WALKING)
+[[ $file != linear/fwd_wgmma*.cu ]] || defines+=(-DRELAYS -DSCAN=_scan)
 if [ "$file" = linear/bwd_wgmma.cu ]; then
     sums=_k_sums
     [ "$part" != q ] || sums=_q_sums

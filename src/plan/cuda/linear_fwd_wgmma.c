@@ -7,24 +7,29 @@
 /* As cuda_kernels/linear/fwd_wgmma.cu and fwd_wgmma_bf16.cu have them. */
 enum {
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK, /* 64 columns, read or not */
-    BARRIER_BYTES = 256,
-    FEW_TOKENS = 32, /* as in linear_fwd_chunk.c */
-    MOST_ADDED = 2,  /* states of segments that a walk adds up itself */
+    BARRIER_BYTES = 320,
+    ONES_BYTES = 2 * 16 * 64,
+    BEGIN_THREADS = 32,
+    SCAN_THREADS = 256,
+    FEW_TOKENS = 32,  /* as in linear_fwd_chunk.c */
+    MOST_PASSED = 16, /* segments that hand states on in one launch */
     N_DIMS = 2
 };
 
 /* D is padded up to dim. A group computes the pairs of its chunks whatever its columns, so the
- * wider ones are better where the heads fill the device with them, and in bf16 of the larger D
- * where segments are needed either way. Chunks and states in shared memory, and warpgroups, of
- * sums and of the last step. */
+ * wider ones are better where the heads fill the device with them, and at D 64 where segments are
+ * needed either way. Chunks and states in shared memory, and warpgroups, of the sums and of the
+ * last step. */
 typedef struct class
 {
     int32_t dim, columns, sum_stages, stages, states, sum_groups, groups;
     int32_t sum_units, units; /* 64 columns of a chunk, to be taken apart */
-    const char *sums, *output;
+    const char *begin, *sums, *scan, *output;
 } class;
 
-#define KERNELS(name) "linear_fwd_wgmma_" name "_sums", "linear_fwd_wgmma_" name "_output"
+#define PREFIX "linear_fwd_wgmma_"
+#define KERNELS(name) \
+    PREFIX name "_begin", PREFIX name "_sums", PREFIX name "_scan", PREFIX name "_output"
 
 /* By D and width. */
 static const class classes_f32[N_DIMS][2] = {
@@ -40,8 +45,8 @@ static const class classes_f16[N_DIMS][2] = {
       { 128, 64, 2, 2, 1, 2, 4, 8, 4, KERNELS("f16_d128_c64") } },
 };
 static const class classes_bf16[N_DIMS][2] = {
-    { { 64, 32, 6, 6, 2, 2, 4, 0, 0, KERNELS("bf16_d64_c32") },
-      { 64, 64, 6, 6, 2, 2, 4, 0, 0, KERNELS("bf16_d64_c64") } },
+    { { 64, 32, 6, 8, 2, 2, 4, 0, 0, KERNELS("bf16_d64_c32") },
+      { 64, 64, 6, 8, 2, 2, 4, 0, 0, KERNELS("bf16_d64_c64") } },
     { { 128, 64, 4, 4, 2, 2, 4, 0, 0, KERNELS("bf16_d128_c64") },
       { 128, 128, 4, 3, 2, 3, 4, 0, 0, KERNELS("bf16_d128_c128") } },
 };
@@ -49,6 +54,16 @@ static const class classes_bf16[N_DIMS][2] = {
 static bool fills(const attn_problem *p, const attn_caps *c, const class *k)
 {
     return 4 * p->b * p->hq * attn_ceil_div(p->dv, k->columns) >= 3 * c->compute_units;
+}
+
+/* Whether two segments, which share the sum of the first, are better than narrower columns: in
+ * f32, where products are what takes time, and in bf16 where phi is. */
+static bool halves(const attn_problem *p, const attn_caps *c, const class *k)
+{
+    const int64_t units = p->b * p->hq * attn_ceil_div(p->dv, k->columns);
+
+    return (p->type == ATTN_F32 || (p->type == ATTN_BF16 && p->d <= 64 && p->phi)) &&
+           2 * units <= c->compute_units && attn_cuda_linear_cut(c, p->lq, units, 1);
 }
 
 /* NULL: D is over the largest. */
@@ -63,9 +78,10 @@ static const class *find_class(const attn_problem *p, const attn_caps *c)
         return NULL;
     if (p->dv <= of[0].columns)
         return &of[0];
-    if (p->type == ATTN_BF16 && large)
-        return &of[!fills(p, c, &of[0]) || fills(p, c, &of[1])];
-    return &of[(p->type == ATTN_F32 && large) || fills(p, c, &of[1])];
+    if (p->type == ATTN_F32 && large)
+        return &of[1];
+    return &of[fills(p, c, &of[1]) || (!large && !fills(p, c, &of[0])) ||
+               halves(p, c, &of[1])];
 }
 
 /* Shared memory, line by line, as the kernel's structs have it. */
@@ -80,14 +96,15 @@ static budget budget_of(const attn_problem *p, const class *k)
     const int64_t panels = k->dim / 64, row = 4 * k->dim;
     const int64_t wide = attn_ceil_div(k->columns, 64);
     const int64_t unit = (int64_t)attn_type_bytes(p->type) * 64 * ATTN_CUDA_CHUNK;
-    const int64_t stage = parts * TILE_BYTES * (panels + wide) + 4 * row;
+    const int64_t stage = parts * TILE_BYTES * (panels + wide) + (own ? 0 : 4 * row);
     const int64_t state = parts * TILE_BYTES * panels * wide + row;
     const int64_t walking = own ? k->stages : k->groups - 2; /* chunks of queries there */
+    const int64_t rest = (own ? ONES_BYTES : 0) + BARRIER_BYTES;
 
-    return (budget){ .sums = k->sum_stages * stage + k->sum_units * unit + BARRIER_BYTES,
+    return (budget){ .sums = k->sum_stages * stage + k->sum_units * unit + rest,
                      .keys = k->stages * stage + k->units * unit,
                      .queries = walking > 1 ? walking * panels * unit : 0,
-                     .states = k->states * state + BARRIER_BYTES };
+                     .states = k->states * state + rest };
 }
 
 static int64_t units(const attn_problem *p, const attn_caps *c)
@@ -116,12 +133,19 @@ static bool has_slots(const attn_problem *p, const attn_caps *c)
     return find_slots(p, c) > 1 || p->features & ATTN_FEAT_STATE_IN;
 }
 
-/* A slot of each segment of each state; false: more than 2^63 - 1. */
+/* A slot of each segment of each state and slice of columns, and a flag of each warp that keeps
+ * rows of it (cuda_kernels/linear/wgmma_relay.cuh); false: more than 2^63 - 1. */
 static bool work_bytes(const attn_problem *p, const attn_caps *c, int64_t *out)
 {
+    const class *const k = find_class(p, c);
+    const int64_t panels = k->dim / 64, state_tiles = panels * (k->columns / 8);
+    const int64_t tiles = state_tiles + (p->type == ATTN_BF16 ? panels : 1); /* z's */
+    const int64_t warps = k->columns > 64 ? 8 : 4;
+
     *out = 0;
     return !has_slots(p, c) || (attn_mul(p->b * p->hkv, find_slots(p, c), out) &&
-                                attn_mul(*out, 4 * p->d * (p->dv + 1), out));
+                                attn_mul(*out, attn_ceil_div(p->dv, k->columns), out) &&
+                                attn_mul(*out, 4 * warps + tiles * 128 * 16, out));
 }
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
@@ -179,7 +203,7 @@ static attn_step *add_step(const attn_problem *p, const attn_caps *c, const char
     step->block = block;
     step->overlaps = out->n_steps > 1;
     attn_cuda_linear_step(p, step);
-    attn_step_define(step, "LINEAR_SCANNED", find_slots(p, c) > MOST_ADDED);
+    attn_step_define(step, "LINEAR_SCANNED", find_slots(p, c) > MOST_PASSED);
     return step;
 }
 
@@ -191,12 +215,13 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 
     out->splits = 0;
     work_bytes(p, c, &out->workspace_bytes);
-    if (has_slots(p, c))
+    if (slots > MOST_PASSED) {
         add_step(p, c, k->sums, k->columns, 128 * k->sum_groups, false, out)->fast_bytes =
             b.sums;
-    if (slots > MOST_ADDED)
-        add_step(p, c, "linear_fwd_scan", ATTN_CUDA_SCAN_COLUMNS, ATTN_CUDA_SCAN_THREADS,
-                 false, out);
+        add_step(p, c, k->scan, k->columns, SCAN_THREADS, false, out);
+    } else if (has_slots(p, c)) {
+        add_step(p, c, k->begin, k->columns, BEGIN_THREADS, false, out);
+    }
     add_step(p, c, k->output, k->columns, 128 * k->groups, true, out);
     attn_choice_instance(out, "chunk%d,columns%d,states%lld,dim%d,d%lld,dv%lld,%s",
                          ATTN_CUDA_CHUNK, k->columns, (long long)slots, k->dim,
