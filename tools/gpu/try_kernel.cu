@@ -298,8 +298,8 @@ int main(int argc, char **argv)
     if (!causal && !getenv("WHOLE"))
         p.cut = attn_find_cut(groups, ceil_div(lk, USED::BN), UNITS * USED::BLOCKS);
     if (p.cut.rest) {
-        const int64_t floats = CUT_COUNTERS(p.cut.slots) +
-                               (int64_t)p.cut.rest * STATE<USED, sizeof TEXT(PART) == sizeof "_long">;
+        constexpr bool LONG = sizeof TEXT(PART) == sizeof "_long";
+        const int64_t floats = CUT_COUNTERS(p.cut.slots) + p.cut.rest * STATE<USED, LONG>;
 
         groups = attn_cut_jobs(&p.cut);
         CHECK(cudaMalloc(&p.work, floats * 4));
