@@ -98,7 +98,11 @@ template <int OF, int SPAN> struct rows_of_chunk {
     // To the tiles, `panels` of each part; MOVED: columns as column_at() has them.
     template <bool MOVED> __device__ __forceinline__ void put(float4 *tiles, int panels) const
     {
-        const int thread = device_thread() % 128;    // found anew
+#ifdef PLACE_HELD
+        const int thread = threadIdx.x % 128;
+#else
+        const int thread = device_thread() % 128;    // found anew: that takes fewer registers
+#endif
         const int c = thread % ACROSS * EACH, within = MOVED ? c % 16 : c * 2 % 16;
         const int turned = MOVED && SPAN > 64 ? c / 64 : 0;    // panels lie in the same banks
         char *const to = (char *)(tiles + c / 64 * TILE) + within;
