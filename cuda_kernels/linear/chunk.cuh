@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// linear/chunk.cuh: what the steps of linear_fwd_chunk share: which tokens and columns a group
-// has, and where the states of segments lie.
+// linear/chunk.cuh: what the steps of linear_fwd_chunk share, and linear_fwd_wgmma with them: which
+// tokens and columns a group has, and where the states of segments lie.
 //
 // The workspace has, of each batch and key/value head, slots of D * Dv floats S and D floats
 // z. After the first step (_sums) slot 0 holds the state as it came in, slot s what the keys

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/faults_linear_values.c: faults of linear attention's numbers that users met in other
+ * libraries, on every variant of every device: sums and products beyond a type, huge rows,
+ * denominators. */
+#include "tests/linear_case.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Sums over keys that f16 does not hold: z and S are f32. */
+static void sums_beyond_f16(const subject *who)
+{
+    double mean = 0;
+    linear_case c;
+
+    linear_case_make(&c, who, "linear_fwd:f16,b1,hq1,hkv1,lq4096,lk4096,d64,dv1,normalize");
+    linear_fill(c.in[IN_Q], c.n_in[IN_Q], 2);
+    linear_fill(c.in[IN_K], c.n_in[IN_K], 2);
+    linear_case_run(&c);
+    for (int64_t n = 0; n < 4096; n++)
+        mean += (double)c.in[IN_V][n] / 4096;
+    for (int64_t n = 0; n < 4096; n++)
+        linear_near(&c, "o", n, (double)c.out[LINEAR_O][n], mean, 1e-3 * fabs(mean) + 1e-6);
+    linear_case_free(&c);
+}
+EACH(sums_beyond_f16, "linear_fwd:f16,b1,hq1,hkv1,lq4096,lk4096,d64,dv1,normalize")
+
+/* q times a and k times b: num and den overflow, O does not change. */
+static void huge_products(const subject *who)
+{
+    static const float factors[][2] = { { 1e18f, 1 },      { 1, 1e18f }, { 1e18f, 1e18f },
+                                        { 1e-15f, 1e15f }, { 3e38f, 1 }, { 1e10f, 1e10f } };
+    float before[90 * 12];
+    linear_case c;
+
+    linear_case_make(&c, who,
+                     "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d16,dv12,causal,phi=relu,"
+                     "normalize,eps=0");
+    linear_fill(c.in[IN_Q], c.n_in[IN_Q], 0.75f);
+    linear_fill(c.in[IN_K], c.n_in[IN_K], 0.5f);
+    for (int64_t n = 0; n < c.n_in[IN_Q]; n += 3)
+        c.in[IN_Q][n] = c.in[IN_K][n] = 1;
+    linear_case_run(&c);
+    memcpy(before, c.out[LINEAR_O], sizeof before);
+    for (size_t f = 0; f < sizeof factors / sizeof factors[0]; f++) {
+        float *const in[2] = { c.in[IN_Q], c.in[IN_K] };
+
+        for (int64_t n = 0; n < c.n_in[IN_Q]; n++)
+            for (int i = 0; i < 2; i++)
+                in[i][n] = (n % 3 ? (i ? 0.5f : 0.75f) : 1) * factors[f][i];
+        linear_case_run(&c);
+        for (int64_t n = 0; n < 90 * 12; n++)
+            linear_near(&c, "o", n, (double)c.out[LINEAR_O][n], (double)before[n], 1e-5);
+    }
+    linear_case_free(&c);
+}
+EACH(huge_products, "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d16,dv12,causal,phi=relu,"
+                    "normalize,eps=0")
+
+/* A huge row of q beside an eps that counts: both are scaled. */
+static void huge_query_and_eps(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who,
+                     "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d16,dv12,causal,phi=relu,"
+                     "normalize,eps=5,den");
+    for (int64_t n = 0; n < c.n_in[IN_Q]; n++) {
+        c.in[IN_Q][n] *= n / 16 % 2 ? 0x1p40f : 0x1p-3f;
+        c.in[IN_K][n] *= 0x1p-40f;
+    }
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+EACH(huge_query_and_eps, "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d16,dv12,causal,phi=relu,"
+                         "normalize,eps=5,den")
+
+/* Products of q and k, and sums of states, that f16 has no number for; some rows of each, or
+ * parts of rows, are of usual size. */
+static void products_beyond_f16(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who, linear_in_hand);
+    for (int64_t n = 0; n < c.n_in[IN_Q]; n++) {
+        c.in[IN_Q][n] *= n / 64 % 3 ? 200.0f : 0.5f;
+        c.in[IN_K][n] *= n / 64 % 5 ? 200.0f : 0.5f;
+    }
+    linear_case_compare(&c);
+    for (int64_t n = 0; n < c.n_in[IN_V]; n++)
+        c.in[IN_V][n] *= 100;
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+static const char *const products_beyond_f16_problems[] = {
+    "linear_fwd:f16,b1,hq1,hkv1,lq200,lk200,d64,dv16,causal,normalize,state,den",
+    "linear_fwd:f16,b1,hq1,hkv1,lq200,lk200,d192,dv16,causal,normalize,state,den",
+};
+EACH_OF(products_beyond_f16, products_beyond_f16_problems)
+
+/* Gradients that f16 has numbers for, though not for q / den or dO / den of later queries, of
+ * which some rows of dO are far smaller than others. */
+static void gradients_below_f16(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who, linear_in_hand);
+    for (int64_t n = 0; n < c.n_in[IN_K]; n++)
+        c.in[IN_K][n] *= 64;
+    for (int64_t n = 0; n < c.n_in[IN_V]; n++)
+        c.in[IN_V][n] *= 64;
+    for (int64_t n = 0; n < c.n_in[IN_GRAD_O]; n++)
+        c.in[IN_GRAD_O][n] *= n / 64 % 7 ? 0x1p-6f : 0x1p-12f;
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+static const char *const gradients_below_f16_problems[] = {
+    "linear_bwd:f16,b1,hq2,hkv1,lq200,lk200,d64,causal,normalize,grad=q+k+v",
+    "linear_bwd:f16,b1,hq2,hkv1,lq200,lk200,d64,normalize,state,grad=q+k+v+state",
+    "linear_bwd:f16,b1,hq2,hkv1,lq130,lk130,d136,dv192,causal,normalize,grad=q+k+v",
+};
+EACH_OF(gradients_below_f16, gradients_below_f16_problems)
+
+/* Huge rows of bf16, and an eps that counts. */
+static void huge_queries_of_bf16(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who,
+                     "linear_fwd:bf16,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,phi=relu,"
+                     "normalize,eps=5,den");
+    for (int64_t n = 0; n < c.n_in[IN_Q]; n++) {
+        c.in[IN_Q][n] *= n / 64 % 2 ? 0x1p120f : 0x1p-3f;
+        c.in[IN_K][n] *= n / 64 % 2 ? 0x1p-118f : 0x1p5f;
+    }
+    linear_case_run(&c); /* num would be 2^125 */
+    for (int64_t n = 0; n < 90 * 16; n++)
+        assert_true(c.out[LINEAR_O][n] - c.out[LINEAR_O][n] == 0);
+    for (int64_t n = 0; n < c.n_in[IN_Q]; n++)
+        c.in[IN_K][n] *= n / 64 % 2 ? 1 : 0x1p-123f;
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+EACH(huge_queries_of_bf16, "linear_fwd:bf16,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,phi=relu,"
+                           "normalize,eps=5,den")
+
+/* Huge rows of dO in bf16: what they are multiplied with makes them representable again. */
+static void huge_gradients_of_bf16(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who, linear_in_hand);
+    for (int64_t n = 0; n < c.n_in[IN_GRAD_O]; n++)
+        c.in[IN_GRAD_O][n] *= n / 128 % 2 ? 0x1p100f : 0x1p-3f;
+    for (int64_t n = 0; n < c.n_in[IN_V]; n++)
+        c.in[IN_V][n] *= 0x1p10f;
+    for (int64_t n = 0; n < c.n_in[IN_K]; n++)
+        c.in[IN_K][n] *= 0x1p-100f;
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+static const char *const huge_gradients_of_bf16_problems[] = {
+    "linear_bwd:bf16,b1,hq2,hkv2,lq200,lk200,d64,causal,grad=q+k+v",
+    "linear_bwd:bf16,b1,hq2,hkv2,lq200,lk200,d128,causal,grad=q+k+v",
+};
+EACH_OF(huge_gradients_of_bf16, huge_gradients_of_bf16_problems)
+
+/* One part of long rows of q is huge, and that of k small: all parts count alike. */
+static void huge_parts(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who, linear_in_hand);
+    for (int64_t n = 64; n < c.n_in[IN_Q]; n++)
+        if (n / 64 % 3 == 1) {
+            c.in[IN_Q][n] *= 0x1p70f;
+            c.in[IN_K][n] *= 0x1p-70f;
+        }
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+static const char *const huge_parts_problems[] = {
+    "linear_fwd:bf16,b1,hq1,hkv1,lq70,lk70,d192,dv16,causal,phi=relu,normalize,den",
+    "linear_fwd:f32,b1,hq1,hkv1,lq70,lk70,d192,dv16,causal,phi=relu,normalize,den",
+};
+EACH_OF(huge_parts, huge_parts_problems)
+
+/* Denominators that are 0: with eps = 0 O and all gradients are 0; with one what that
+ * gives. */
+static const char *const zero_denominators_problems[] = {
+    "linear_fwd:f32,b1,hq1,hkv1,lq70,lk70,d8,causal,phi=relu,normalize,eps=0,den",
+    "linear_fwd:f32,b1,hq1,hkv1,lq70,lk70,d8,phi=relu,normalize,den",
+    "linear_bwd:f32,b1,hq1,hkv1,lq70,lk70,d8,causal,phi=relu,normalize,eps=0,"
+    "grad=q+k+v",
+    "linear_bwd:f32,b1,hq1,hkv1,lq70,lk70,d8,phi=relu,normalize,grad=q+k+v",
+};
+
+static void zero_denominators(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who, linear_in_hand);
+    for (int64_t n = 0; n < 3 * 8; n++) /* no key that the first queries see */
+        c.in[IN_K][n] = -1;
+    for (int64_t n = 30 * 8; n < 40 * 8; n++)
+        c.in[IN_Q][n] = 0;
+    linear_case_compare(&c);
+    for (int o = 0; o < LINEAR_OUTPUTS; o++)
+        for (int64_t n = 30 * 8; n < 40 * 8 && (o == LINEAR_O || o == LINEAR_GRAD_Q) &&
+                                 c.out[o] && strstr(linear_in_hand, "eps=0");
+             n++)
+            assert_true(c.out[o][n] == 0);
+    linear_case_free(&c);
+}
+EACH_OF(zero_denominators, zero_denominators_problems)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sums_beyond_f16),
+        cmocka_unit_test(test_huge_products),
+        cmocka_unit_test(test_huge_query_and_eps),
+        cmocka_unit_test(test_products_beyond_f16),
+        cmocka_unit_test(test_gradients_below_f16),
+        cmocka_unit_test(test_huge_queries_of_bf16),
+        cmocka_unit_test(test_huge_gradients_of_bf16),
+        cmocka_unit_test(test_huge_parts),
+        cmocka_unit_test(test_zero_denominators),
+    };
+    return LINEAR_RUN(tests);
+}
