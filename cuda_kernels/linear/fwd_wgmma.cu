@@ -82,6 +82,7 @@ struct shared_output {
     float4 q[QUERIES][STAGED ? CHUNK * DIM * elem_bytes<TYPE>() / 16 : 1];
     float z[STATES][DIM], sums[STAGES][4][DIM];
     device_barrier full[STAGES], empty[STAGES], there[TURNS], read[STATES];
+    int number;    // of the group
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -124,10 +125,10 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
 }
 
 // Found by each warpgroup for itself: what all know would be kept in the registers of all.
-DEVICE chunk_work find_walk(const attn_linear_kparams &p)
+DEVICE chunk_work find_walk(const attn_linear_kparams &p, const shared_output &mem)
 {
     device_forget();
-    return find_chunks(p, p.heads_q, p.len_q, p.dv);
+    return find_chunks(p, p.heads_q, p.len_q, p.dv, __shfl_sync(0xffffffffu, mem.number, 0));
 }
 
 // By the warpgroup that keeps the state.
@@ -138,7 +139,7 @@ DEVICE void keep_state(const attn_linear_kparams &p, shared_output &mem)
 
     device_wait_before();
     {
-        const chunk_work w = find_walk(p);
+        const chunk_work w = find_walk(p, mem);
 
         given = find_sum(p, w).count, chunks = chunks_of(w);
         if (linear_has(p, LINEAR_STATE) && !linear_has(p, LINEAR_SCANNED) && w.segment == 0 &&
@@ -148,7 +149,7 @@ DEVICE void keep_state(const attn_linear_kparams &p, shared_output &mem)
     #pragma unroll 1
     for (int n = 0;; n++) {    // of all that is brought, so known to be its warp's
         if (n == given)
-            pass_state(p, find_walk(p), 0, my);
+            pass_state(p, find_walk(p, mem), 0, my);
         if (n >= given + chunks)
             break;
         if (n >= given) {
@@ -162,13 +163,13 @@ DEVICE void keep_state(const attn_linear_kparams &p, shared_output &mem)
         }
         add_chunk<STAGES>(p, n, mem, my);
     }
-    put_state_out(p, find_walk(p), my);
+    put_state_out(p, find_walk(p, mem), my);
 }
 
 // O of every QUERIES-th chunk.
 DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
 {
-    const chunk_work w = find_walk(p);
+    const chunk_work w = find_walk(p, mem);
     const int given = find_sum(p, w).count, chunks = given + chunks_of(w);
     const int first = QUERIES > 1 ? (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 2 : 0;
     float4 *const staged = mem.q[first];
@@ -238,6 +239,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     shared_output &mem = *(shared_output *)memory;
 
     if (threadIdx.x == 0) {
+        mem.number = take_number(p);
         for (int i = 0; i < STAGES; i++) {
             device_barrier_init(&mem.full[i], 128);
             device_barrier_init(&mem.empty[i], 256);
@@ -249,7 +251,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     }
     device_barriers_ready();
     if (threadIdx.x < 128) {
-        const chunk_work w = find_walk(p);
+        const chunk_work w = find_walk(p, mem);
         const chunk_sum sum = find_sum(p, w);
 
         device_leave_registers<BRING_REGISTERS>();

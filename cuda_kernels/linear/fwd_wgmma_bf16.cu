@@ -71,6 +71,7 @@ struct shared_output {
     ones one;
     float z[STATES][DIM];
     device_barrier full[STAGES], empty[STAGES], there[STATES], read[STATES];
+    int number;    // of the group
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -114,10 +115,10 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
 }
 
 // Found by each warpgroup for itself: what all know would be kept in the registers of all.
-DEVICE chunk_work find_walk(const attn_linear_kparams &p)
+DEVICE chunk_work find_walk(const attn_linear_kparams &p, const shared_output &mem)
 {
     device_forget();
-    return find_chunks(p, p.heads_q, p.len_q, p.dv);
+    return find_chunks(p, p.heads_q, p.len_q, p.dv, __shfl_sync(0xffffffffu, mem.number, 0));
 }
 
 // By a warpgroup that keeps rows of the state, from panel `first` on.
@@ -128,7 +129,7 @@ DEVICE void keep_state(const attn_linear_kparams &p, int first, shared_output &m
 
     device_wait_before();
     {
-        const chunk_work w = find_walk(p);
+        const chunk_work w = find_walk(p, mem);
 
         given = find_sum(p, w).count, chunks = chunks_of(w);
         if (linear_has(p, LINEAR_STATE) && !linear_has(p, LINEAR_SCANNED) && w.segment == 0 &&
@@ -138,7 +139,7 @@ DEVICE void keep_state(const attn_linear_kparams &p, int first, shared_output &m
     #pragma unroll 1
     for (int n = 0;; n++) {    // of all that is brought, so known to be its warp's
         if (n == given)
-            pass_state(p, find_walk(p), first / KEPT, my);
+            pass_state(p, find_walk(p, mem), first / KEPT, my);
         if (n >= given + chunks)
             break;
         if (n >= given) {
@@ -152,7 +153,7 @@ DEVICE void keep_state(const attn_linear_kparams &p, int first, shared_output &m
         }
         add_chunk<STAGES>(p, n, first, mem, my);
     }
-    put_state_out(p, find_walk(p), first, my);
+    put_state_out(p, find_walk(p, mem), first, my);
 }
 
 // The warp's rows of Q as first operands.
@@ -296,7 +297,7 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
 // O of every QUERIES-th chunk.
 DEVICE void walk_queries(const attn_linear_kparams &p, int first, shared_output &mem)
 {
-    const chunk_work w = find_walk(p);
+    const chunk_work w = find_walk(p, mem);
     const int given = find_sum(p, w).count, chunks = chunks_of(w);
 
     #pragma unroll 1
@@ -353,6 +354,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     const int group = warpgroup();
 
     if (threadIdx.x == 0) {
+        mem.number = take_number(p);
         for (int i = 0; i < STAGES; i++) {
             device_barrier_init(&mem.full[i], 128);
             device_barrier_init(&mem.empty[i], 128 * (KEEPERS + 1));
@@ -365,7 +367,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     fill_ones(mem.one, WALKING);
     device_barriers_ready();
     if (group == 0) {
-        const chunk_work w = find_walk(p);
+        const chunk_work w = find_walk(p, mem);
         const chunk_sum sum = find_sum(p, w);
 
         device_leave_registers<BRING_REGISTERS>();

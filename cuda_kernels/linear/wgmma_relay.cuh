@@ -2,13 +2,14 @@
 // linear/wgmma_relay.cuh: how the groups that have the segments of a head hand on what their keys
 // add to the state, for fwd_wgmma.cu and fwd_wgmma_bf16.cu: of some segments all in one launch.
 //
-// The workspace begins with flags, which flags_begin() makes 0 in a launch before, WARPS of each
-// slot; then come slots, of each batch, key/value head, segment and slice of columns one: slot 0
-// has the state as it came in, if it did, slot s + 1 what segment s adds
-// (of two segments half of it). A slot is KEPT_TILES * 128
+// The workspace begins with a counter, four words long, and flags, WARPS of each slot, which
+// flags_begin() makes 0 in a launch before; then come slots, of each batch, key/value head,
+// segment and slice of columns one: slot 0 has the state as it came in, if it did, slot s + 1 what
+// segment s adds (of two segments half of it). A slot is KEPT_TILES * 128
 // float4 of each warpgroup that keeps rows of the state, as its threads have them; a warp that has
 // stored its part raises its own flag, and reads but what warps in its place have stored. A group
-// waits for groups before it alone, which have begun.
+// waits for groups with lower numbers alone. Those it counts off: the device may begin groups in
+// any order, but one that has a number has begun, and so have those with lower ones.
 //
 // Of many segments (LINEAR_SCANNED) a launch has the sums, scan_slots() is the next, after which
 // slot s has the state before segment s, and the flags are not read.
@@ -18,6 +19,23 @@
 constexpr int WARPS = 4 * KEEPERS, SCANNING = 256;    // threads of what scans
 
 DEVICE int slices_of(const attn_linear_kparams &p) { return ceil_div(p.dv, COLUMNS); }
+
+constexpr int COUNTER = 4;    // words
+
+// Whether groups hand states on in this launch.
+DEVICE bool relays(const attn_linear_kparams &p)
+{
+    return has_slots(p) && !linear_has(p, LINEAR_SCANNED);
+}
+
+// The number of this group among those of the grid, by one of its threads, once.
+DEVICE int take_number(const attn_linear_kparams &p)
+{
+    if (!relays(p))
+        return (int)blockIdx.x;
+    device_wait_before();
+    return atomicAdd((int *)p.work, 1);
+}
 
 // The number of a slot.
 DEVICE int64_t number_of_slot(const attn_linear_kparams &p, const chunk_work &w, int slot,
@@ -29,18 +47,19 @@ DEVICE int64_t number_of_slot(const attn_linear_kparams &p, const chunk_work &w,
 // The flag of a warp that keeps rows of the state, `keeper` being its warpgroup's number.
 DEVICE int *flag_of_slot(const attn_linear_kparams &p, int64_t number, int keeper)
 {
-    return (int *)p.work + number * WARPS + keeper * 4 + threadIdx.x % 128 / 32;
+    return (int *)p.work + COUNTER + number * WARPS + keeper * 4 + threadIdx.x % 128 / 32;
 }
 
+// Of the counter and the flags.
 DEVICE int64_t floats_of_flags(const attn_linear_kparams &p)
 {
-    return (int64_t)p.batch * p.heads_kv * p.slots * slices_of(p) * WARPS;
+    return COUNTER + (int64_t)p.batch * p.heads_kv * p.slots * slices_of(p) * WARPS;
 }
 
 DEVICE float4 *part_of_slot(const attn_linear_kparams &p, int64_t number, int keeper)
 {
     return (float4 *)(p.work + floats_of_flags(p)) +
-           (number * KEEPERS + keeper) * KEPT_TILES * 128 + threadIdx.x % 128;
+           (number * KEEPERS + keeper) * KEPT_TILES * 128 + device_thread() % 128;
 }
 
 // Slots become the sums of those up to them, in their order; groups of the segments share the
@@ -80,12 +99,14 @@ template <class STATE> DEVICE void scan_slots(const attn_linear_kparams &p)
     }
 }
 
-// Of one slot by each group.
+// Of one slot by each group; the counter by the first.
 DEVICE void flags_begin(const attn_linear_kparams &p)
 {
     device_let_next();
     if (threadIdx.x < WARPS)
-        ((int *)p.work)[(int64_t)blockIdx.x * WARPS + threadIdx.x] = 0;
+        ((int *)p.work)[COUNTER + (int64_t)blockIdx.x * WARPS + threadIdx.x] = 0;
+    if (blockIdx.x == 0 && threadIdx.x < COUNTER)
+        ((int *)p.work)[threadIdx.x] = 0;
 }
 
 // The warp's part of a slot is there.
@@ -165,8 +186,8 @@ DEVICE void pass_state(const attn_linear_kparams &p, const chunk_work &w, int ke
     const int first = scanned ? w.segment : linear_has(p, LINEAR_STATE) ? 0 : 1;
     const int count = w.segment + 1 - first, tiles = tiles_of<STATE>(p);
     const int64_t number = number_of_slot(p, w, first, w.column / COLUMNS);
-    const int64_t apart = (int64_t)slices_of(p) * KEEPERS * KEPT_TILES * 128;
-    const float4 *from = part_of_slot(p, number, keeper);
+    const int apart = slices_of(p) * KEEPERS * KEPT_TILES * 128;
+    const float4 *from;
 
     if (gives_state(p, w))
         give_state(p, w, keeper, my);
@@ -174,6 +195,7 @@ DEVICE void pass_state(const attn_linear_kparams &p, const chunk_work &w, int ke
         my = {};
     if (!scanned)
         await_flags(flag_of_slot(p, number, keeper), (int64_t)slices_of(p) * WARPS, count);
+    from = part_of_slot(p, number, keeper);
     #pragma unroll (STATE::SLOTS_AT_ONCE)
     for (int n = 0; n < count; n++, from += apart) {
         #pragma unroll

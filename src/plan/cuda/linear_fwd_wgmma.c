@@ -7,9 +7,10 @@
 /* As cuda_kernels/linear/fwd_wgmma.cu and fwd_wgmma_bf16.cu have them. */
 enum {
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK, /* 64 columns, read or not */
-    BARRIER_BYTES = 320,
+    BARRIER_BYTES = 336, /* and the number of a group */
     ONES_BYTES = 2 * 16 * 64,
     BEGIN_THREADS = 32,
+    COUNTER_BYTES = 16, /* of the workspace */
     SCAN_THREADS = 256,
     FEW_TOKENS = 32,  /* as in linear_fwd_chunk.c */
     MOST_PASSED = 16, /* segments that hand states on in one launch */
@@ -134,7 +135,8 @@ static bool has_slots(const attn_problem *p, const attn_caps *c)
 }
 
 /* A slot of each segment of each state and slice of columns, and a flag of each warp that keeps
- * rows of it (cuda_kernels/linear/wgmma_relay.cuh); false: more than 2^63 - 1. */
+ * rows of it; the groups' counter (cuda_kernels/linear/wgmma_relay.cuh). False: more than
+ * 2^63 - 1. */
 static bool work_bytes(const attn_problem *p, const attn_caps *c, int64_t *out)
 {
     const class *const k = find_class(p, c);
@@ -145,7 +147,8 @@ static bool work_bytes(const attn_problem *p, const attn_caps *c, int64_t *out)
     *out = 0;
     return !has_slots(p, c) || (attn_mul(p->b * p->hkv, find_slots(p, c), out) &&
                                 attn_mul(*out, attn_ceil_div(p->dv, k->columns), out) &&
-                                attn_mul(*out, 4 * warps + tiles * 128 * 16, out));
+                                attn_mul(*out, 4 * warps + tiles * 128 * 16, out) &&
+                                attn_add(*out, COUNTER_BYTES, out));
 }
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
