@@ -143,8 +143,8 @@ static void run(problem &x, int steps)
     const attn_linear_kparams &p = x.p;
 
     turn(x);
-#ifdef RELAYS    // but for many segments one launch, behind what lays flags down
-    if (steps & 1 && p.pieces > 1 && !(p.features & LINEAR_SCANNED))
+#ifdef RELAYS    // but for many segments one launch, never without what lays flags down
+    if (p.pieces > 1 && !(p.features & LINEAR_SCANNED))
         launch(KERNEL_(NAME, _begin), x.sum_groups, 32, 0, false, p);
     else
 #endif
