@@ -10,6 +10,7 @@
 #define NAME(name) TEXT(name)
 
 app_driver cu;
+app_group app;
 
 static attn_device_info host;
 
@@ -111,6 +112,25 @@ void app_free(CUcontext context, CUdeviceptr memory)
     app_enter(context);
     cu_ok(cuMemFree(memory));
     app_leave();
+}
+
+int app_begin(void **state)
+{
+    (void)state;
+    app.context = app_context(0);
+    app.stream = app_stream(app.context, CU_STREAM_DEFAULT);
+    check_ok(attn_ctx_create_cuda(app.context, &app.ctx));
+    return 0;
+}
+
+int app_end(void **state)
+{
+    (void)state;
+    attn_ctx_destroy(&app.ctx);
+    app_enter(app.context);
+    cu_ok(cuStreamDestroy(app.stream));
+    app_leave();
+    return 0;
 }
 
 /* Where attn_args has the tensors that a trial fills. */

@@ -77,6 +77,20 @@ CUstream app_stream(CUcontext context, unsigned flags);
 CUdeviceptr app_alloc(CUcontext context, size_t bytes);
 void app_free(CUcontext context, CUdeviceptr memory);
 
+/* What a group of tests has in common: the context of device 0, a stream of it that waits
+ * for the default one, and the library in both. app_begin() and app_end() are the group's
+ * set-up and tear-down; they take no notice of `state`. */
+typedef struct app_group {
+    CUcontext context;
+    CUstream stream;
+    attn_ctx *ctx;
+} app_group;
+
+extern app_group app;
+
+int app_begin(void **state);
+int app_end(void **state);
+
 /* One problem, f32 or bf16 and with its LSE, in memory of the application, with a plan of
  * a context. */
 typedef struct job {

@@ -5,31 +5,16 @@
 
 #include "src/core/size.h"
 
-static CUcontext context;
-static CUstream stream;
-static attn_ctx *ctx;
 static int64_t units;
 
 static int open_all(void **state)
 {
     attn_device_info info;
 
-    (void)state;
-    context = app_context(0);
-    stream = app_stream(context, CU_STREAM_DEFAULT);
-    check_ok(attn_ctx_create_cuda(context, &ctx));
-    check_ok(attn_ctx_info(ctx, &info));
+    if (app_begin(state))
+        return 1;
+    check_ok(attn_ctx_info(app.ctx, &info));
     units = info.compute_units;
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    (void)state;
-    attn_ctx_destroy(&ctx);
-    app_enter(context);
-    cu_ok(cuStreamDestroy(stream));
-    app_leave();
     return 0;
 }
 
@@ -42,7 +27,7 @@ static void execute(const job *j, int64_t first, int64_t n)
     args.o.offset += first * args.o.stride[2];
     args.lse.offset += first * args.lse.stride[2];
     args.q.size[2] = args.o.size[2] = args.lse.size[2] = n;
-    check_ok(attn_execute(j->plan, &args, stream));
+    check_ok(attn_execute(j->plan, &args, app.stream));
 }
 
 /* All tiles at once, and as many at a time as all run whole. */
@@ -56,7 +41,7 @@ static void same_bits(const char *type, int64_t rows, int64_t slots, int64_t til
 
     snprintf(problem, sizeof problem, "softmax_fwd:%s,b1,hq1,hkv1,lq%lld,lk%lld,d%lld,lse",
              type, (long long)lq, (long long)lk, (long long)d);
-    job_open(&j, ctx, context, stream, "softmax_fwd_tile", problem);
+    job_open(&j, app.ctx, app.context, app.stream, "softmax_fwd_tile", problem);
     job_run(&j);
     assert_true(attn_plan_workspace_bytes(j.plan) > 0);
     o = malloc((size_t)j.t.no * sizeof *o);
@@ -102,5 +87,5 @@ int main(int argc, char **argv)
     };
     const int absent = app_open(argc, argv);
 
-    return absent ? absent : cmocka_run_group_tests(tests, open_all, close_all);
+    return absent ? absent : cmocka_run_group_tests(tests, open_all, app_end);
 }

@@ -7,34 +7,11 @@
 
 enum { REPLAYS = 4, MOST_NODES = 64 };
 
-static CUcontext context;
-static CUstream stream;
-static attn_ctx *ctx;
-
-static int open_all(void **state)
-{
-    (void)state;
-    context = app_context(0);
-    stream = app_stream(context, CU_STREAM_DEFAULT);
-    check_ok(attn_ctx_create_cuda(context, &ctx));
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    (void)state;
-    attn_ctx_destroy(&ctx);
-    app_enter(context);
-    cu_ok(cuStreamDestroy(stream));
-    app_leave();
-    return 0;
-}
-
 /* In the mode that forbids most: to allocate, to wait, to load. */
 static void begin(void)
 {
-    app_enter(context);
-    cu_ok(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    app_enter(app.context);
+    cu_ok(cuStreamBeginCapture(app.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     app_leave();
 }
 
@@ -60,8 +37,8 @@ static CUgraphExec end(void)
     CUgraphExec exec = NULL;
     CUgraph graph = NULL;
 
-    app_enter(context);
-    cu_ok(cuStreamEndCapture(stream, &graph));
+    app_enter(app.context);
+    cu_ok(cuStreamEndCapture(app.stream, &graph));
     check_nodes(graph);
     cu_ok(cuGraphInstantiate(&exec, graph, 0));
     cu_ok(cuGraphDestroy(graph));
@@ -72,9 +49,9 @@ static CUgraphExec end(void)
 /* Gives the graph back after the last. */
 static void replay(CUgraphExec exec, bool last)
 {
-    app_enter(context);
-    cu_ok(cuGraphLaunch(exec, stream));
-    cu_ok(cuStreamSynchronize(stream));
+    app_enter(app.context);
+    cu_ok(cuGraphLaunch(exec, app.stream));
+    cu_ok(cuStreamSynchronize(app.stream));
     if (last)
         cu_ok(cuGraphExecDestroy(exec));
     app_leave();
@@ -139,9 +116,9 @@ static void lengths_change_between_replays(void **state)
         CUgraphExec exec;
         job j;
 
-        job_open(&j, ctx, context, stream, rows[i].variant, rows[i].problem);
+        job_open(&j, app.ctx, app.context, app.stream, rows[i].variant, rows[i].problem);
         begin(); /* the plan's first execution: planning has made all ready */
-        check_ok(attn_execute(j.plan, &j.args, stream));
+        check_ok(attn_execute(j.plan, &j.args, app.stream));
         exec = end();
         for (int r = 0; r < REPLAYS; r++) {
             change(&j.t, r);
@@ -167,21 +144,21 @@ static void a_merge_is_captured_too(void **state)
 
     (void)state;
     for (int p = 0; p < 2; p++) {
-        job_open(&part[p], ctx, context, stream, NULL, problem);
+        job_open(&part[p], app.ctx, app.context, app.stream, NULL, problem);
         part_o[p] = part[p].args.o;
         part_lse[p] = part[p].args.lse;
     }
-    job_open(&whole, ctx, context, stream, NULL,
+    job_open(&whole, app.ctx, app.context, app.stream, NULL,
              problem); /* its outputs, and their check */
     merge.o = whole.args.o;
     merge.lse = whole.args.lse;
-    merge.workspace_bytes = attn_merge_workspace_bytes(ctx, &merge);
-    merge.workspace = (void *)(uintptr_t)app_alloc(context, merge.workspace_bytes);
-    check_ok(attn_merge(ctx, &merge, stream)); /* the first one loads the kernel */
+    merge.workspace_bytes = attn_merge_workspace_bytes(app.ctx, &merge);
+    merge.workspace = (void *)(uintptr_t)app_alloc(app.context, merge.workspace_bytes);
+    check_ok(attn_merge(app.ctx, &merge, app.stream)); /* the first one loads the kernel */
     begin();
     for (int p = 0; p < 2; p++)
-        check_ok(attn_execute(part[p].plan, &part[p].args, stream));
-    check_ok(attn_merge(ctx, &merge, stream));
+        check_ok(attn_execute(part[p].plan, &part[p].args, app.stream));
+    check_ok(attn_merge(app.ctx, &merge, app.stream));
     exec = end();
     for (int r = 0; r < REPLAYS; r++) {
         attn_tensor host_o[2], host_lse[2];
@@ -209,7 +186,7 @@ static void a_merge_is_captured_too(void **state)
         free(o);
         free(lse);
     }
-    app_free(context, (CUdeviceptr)(uintptr_t)merge.workspace);
+    app_free(app.context, (CUdeviceptr)(uintptr_t)merge.workspace);
     job_close(&whole);
     job_close(&part[1]);
     job_close(&part[0]);
@@ -223,18 +200,18 @@ static void timing_is_refused_and_the_capture_lives(void **state)
     job j;
 
     (void)state;
-    job_open(&j, ctx, context, stream, NULL,
+    job_open(&j, app.ctx, app.context, app.stream, NULL,
              "softmax_fwd:f32,b1,hq2,hkv2,lq9,lk40,d24,lens,lse");
     begin();
-    check_error(attn_execute_timed(j.plan, &j.args, stream, &ns), ATTN_ERR_INVALID,
+    check_error(attn_execute_timed(j.plan, &j.args, app.stream, &ns), ATTN_ERR_INVALID,
                 "is being captured");
     assert_int_equal(ns, 0);
-    check_ok(attn_execute(j.plan, &j.args, stream));
+    check_ok(attn_execute(j.plan, &j.args, app.stream));
     exec = end();
     job_send(&j);
     replay(exec, true);
     job_check(&j);
-    check_ok(attn_execute_timed(j.plan, &j.args, stream, &ns));
+    check_ok(attn_execute_timed(j.plan, &j.args, app.stream, &ns));
     assert_true(ns > 0);
     job_close(&j);
 }
@@ -258,16 +235,16 @@ static void planning_is_refused(void **state)
     check_ok(attn_softmax_parse(problem, &desc));
     for (int i = 0; i < 2; i++) {
         begin();
-        check_error(attn_plan_softmax_with(ctx, &desc, &by_name[i], &plan),
+        check_error(attn_plan_softmax_with(app.ctx, &desc, &by_name[i], &plan),
                     ATTN_ERR_INVALID, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED");
         assert_null(plan);
-        check_error(attn_memory_alloc(ctx, 64, &memory), ATTN_ERR_INVALID,
+        check_error(attn_memory_alloc(app.ctx, 64, &memory), ATTN_ERR_INVALID,
                     "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED");
-        app_enter(context);
-        assert_int_equal(cu.cuStreamEndCapture(stream, &graph),
+        app_enter(app.context);
+        assert_int_equal(cu.cuStreamEndCapture(app.stream, &graph),
                          CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         app_leave();
-        job_open(&j, ctx, context, stream, variants[i], problem);
+        job_open(&j, app.ctx, app.context, app.stream, variants[i], problem);
         job_run(&j);
         job_close(&j);
     }
@@ -288,13 +265,13 @@ static void cudnn_plans_before_a_capture(void **state)
     job j;
 
     (void)state;
-    check_ok(attn_ctx_info(ctx, &info));
+    check_ok(attn_ctx_info(app.ctx, &info));
     if (!info.cudnn_version || info.capability < 80)
         skip();
     for (int i = 2; i >= 0; i--) {
-        job_open(&j, ctx, context, stream, "softmax_fwd_cudnn", problems[i]);
+        job_open(&j, app.ctx, app.context, app.stream, "softmax_fwd_cudnn", problems[i]);
         begin();
-        check_ok(attn_execute(j.plan, &j.args, stream));
+        check_ok(attn_execute(j.plan, &j.args, app.stream));
         exec = end();
         for (int r = 0; r < 2; r++) {
             job_send(&j);
@@ -307,10 +284,10 @@ static void cudnn_plans_before_a_capture(void **state)
     lse = j.args.lse;
     j.args.lse = (attn_tensor){ 0 }; /* which is another graph to cuDNN */
     begin();
-    check_error(attn_execute(j.plan, &j.args, stream), ATTN_ERR_INVALID,
+    check_error(attn_execute(j.plan, &j.args, app.stream), ATTN_ERR_INVALID,
                 "execute once before");
     j.args.lse = lse;
-    check_ok(attn_execute(j.plan, &j.args, stream)); /* the capture lives */
+    check_ok(attn_execute(j.plan, &j.args, app.stream)); /* the capture lives */
     exec = end();
     job_send(&j);
     replay(exec, true);
@@ -325,13 +302,13 @@ static void the_legacy_stream_is_refused(void **state)
     job j;
 
     (void)state;
-    job_open(&j, ctx, context, stream, NULL,
+    job_open(&j, app.ctx, app.context, app.stream, NULL,
              "softmax_fwd:f32,b1,hq2,hkv2,lq9,lk40,d24,lse");
     begin();
     check_error(attn_execute(j.plan, &j.args, CU_STREAM_LEGACY), ATTN_ERR_INVALID,
                 "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT");
-    app_enter(context);
-    assert_int_equal(cu.cuStreamEndCapture(stream, &graph),
+    app_enter(app.context);
+    assert_int_equal(cu.cuStreamEndCapture(app.stream, &graph),
                      CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     app_leave();
     job_run(&j);
@@ -350,5 +327,5 @@ int main(int argc, char **argv)
     };
     const int absent = app_open(argc, argv);
 
-    return absent ? absent : cmocka_run_group_tests(tests, open_all, close_all);
+    return absent ? absent : cmocka_run_group_tests(tests, app_begin, app_end);
 }

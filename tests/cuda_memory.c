@@ -5,31 +5,21 @@
 
 static const char problem[] = "softmax_fwd:f32,b1,hq2,hkv2,lq3,lk900,d20,lens,lse";
 
-static CUcontext context;
-static CUstream stream;
-static attn_ctx *ctx;
 static job good; /* split: it has a workspace */
 
 static int open_all(void **state)
 {
-    (void)state;
-    context = app_context(0);
-    stream = app_stream(context, CU_STREAM_DEFAULT);
-    check_ok(attn_ctx_create_cuda(context, &ctx));
-    job_open(&good, ctx, context, stream, "softmax_fwd_split", problem);
+    if (app_begin(state))
+        return 1;
+    job_open(&good, app.ctx, app.context, app.stream, "softmax_fwd_split", problem);
     assert_non_null(good.args.workspace);
     return 0;
 }
 
 static int close_all(void **state)
 {
-    (void)state;
     job_close(&good);
-    attn_ctx_destroy(&ctx);
-    app_enter(context);
-    cu_ok(cuStreamDestroy(stream));
-    app_leave();
-    return 0;
+    return app_end(state);
 }
 
 static void *pointer(CUdeviceptr at)
@@ -59,7 +49,7 @@ static void refused(void *memory, const char *says)
         attn_args args = good.args;
 
         ((attn_tensor *)(void *)((char *)&args + tensors[i].at))->data = memory;
-        check_error(attn_execute(good.plan, &args, stream), ATTN_ERR_INVALID, says);
+        check_error(attn_execute(good.plan, &args, app.stream), ATTN_ERR_INVALID, says);
         if (!strstr(attn_last_error(), tensors[i].name))
             fail_msg("%s is not named: %s", tensors[i].name, attn_last_error());
     }
@@ -67,12 +57,14 @@ static void refused(void *memory, const char *says)
         attn_args args = good.args;
 
         args.workspace = memory;
-        check_error(attn_execute(good.plan, &args, stream), ATTN_ERR_INVALID, says);
-        check_error(attn_execute(good.plan, &args, stream), ATTN_ERR_INVALID, "workspace");
+        check_error(attn_execute(good.plan, &args, app.stream), ATTN_ERR_INVALID, says);
+        check_error(attn_execute(good.plan, &args, app.stream), ATTN_ERR_INVALID,
+                    "workspace");
     }
-    check_error(attn_memory_upload(ctx, memory, 0, "", 1), ATTN_ERR_INVALID, says);
-    check_error(attn_memory_upload(ctx, memory, 0, "", 1), ATTN_ERR_INVALID, "memory: ");
-    check_error(attn_memory_download(ctx, &byte, memory, 0, 1), ATTN_ERR_INVALID,
+    check_error(attn_memory_upload(app.ctx, memory, 0, "", 1), ATTN_ERR_INVALID, says);
+    check_error(attn_memory_upload(app.ctx, memory, 0, "", 1), ATTN_ERR_INVALID,
+                "memory: ");
+    check_error(attn_memory_download(app.ctx, &byte, memory, 0, 1), ATTN_ERR_INVALID,
                 "memory: ");
     job_run(&good);
 }
@@ -93,10 +85,10 @@ static void host_memory(void **state)
 /* Large, so that it is not a part of a block that lives on. */
 static void freed_memory(void **state)
 {
-    const CUdeviceptr gone = app_alloc(context, 64 << 20);
+    const CUdeviceptr gone = app_alloc(app.context, 64 << 20);
 
     (void)state;
-    app_free(context, gone);
+    app_free(app.context, gone);
     refused(pointer(gone), "no memory that CUDA knows of");
     refused(pointer(gone + (32 << 20)), "no memory that CUDA knows of");
 }
@@ -146,8 +138,8 @@ static void memory_that_the_device_can_use(void **state)
     cu_ok(cuMemAllocManaged(&managed, BLOCK, CU_MEM_ATTACH_GLOBAL));
     cu_ok(cuMemHostAlloc(&pinned, BLOCK, CU_MEMHOSTALLOC_PORTABLE));
     app_leave();
-    app_enter(context);
-    cu_ok(cuMemAllocAsync(&pooled, BLOCK, stream));
+    app_enter(app.context);
+    cu_ok(cuMemAllocAsync(&pooled, BLOCK, app.stream));
     cu_ok(cuMemHostRegister(registered, BLOCK, CU_MEMHOSTREGISTER_DEVICEMAP));
     app_leave();
     taken_as_both(managed);
@@ -159,12 +151,12 @@ static void memory_that_the_device_can_use(void **state)
         refused(registered, "host memory that this device sees elsewhere");
         unsetenv("EMULATED_ELSEWHERE");
     }
-    app_enter(context);
+    app_enter(app.context);
     cu_ok(cuMemHostUnregister(registered));
     app_leave();
     refused(registered, "no memory that CUDA knows of");
-    app_enter(context);
-    cu_ok(cuMemFreeAsync(pooled, stream));
+    app_enter(app.context);
+    cu_ok(cuMemFreeAsync(pooled, app.stream));
     app_leave();
     app_enter(other);
     cu_ok(cuMemFree(managed));
@@ -181,43 +173,45 @@ static void views_that_do_not_fit(void **state)
 
     (void)state;
     args.v.data = pointer(v + 16); /* reaches past the end */
-    check_error(attn_execute(good.plan, &args, stream), ATTN_ERR_INVALID, "v reaches byte");
+    check_error(attn_execute(good.plan, &args, app.stream), ATTN_ERR_INVALID,
+                "v reaches byte");
     args = good.args;
     args.v.data_bytes = (size_t)1 << 40;
-    check_error(attn_execute(good.plan, &args, stream), ATTN_ERR_INVALID,
+    check_error(attn_execute(good.plan, &args, app.stream), ATTN_ERR_INVALID,
                 "but the buffer has");
     args = good.args;
     args.v.data = pointer(v + 2);
-    check_error(attn_execute(good.plan, &args, stream), ATTN_ERR_INVALID, "v.data = ");
+    check_error(attn_execute(good.plan, &args, app.stream), ATTN_ERR_INVALID, "v.data = ");
     args = good.args;
     args.v = attn_tensor_cuda(v + 4, ATTN_F32, args.v.size, (int64_t[]){ 0, 0, 0, 1 });
-    check_error(attn_execute(good.plan, &args, stream), ATTN_ERR_INVALID,
+    check_error(attn_execute(good.plan, &args, app.stream), ATTN_ERR_INVALID,
                 "v starts at a byte that is no multiple");
     args = good.args;
     args.o.data = args.q.data;
-    check_error(attn_execute(good.plan, &args, stream), ATTN_ERR_INVALID, "overlaps");
+    check_error(attn_execute(good.plan, &args, app.stream), ATTN_ERR_INVALID, "overlaps");
     job_run(&good);
 }
 
 static void workspaces_that_do_not_fit(void **state)
 {
-    const CUdeviceptr block = app_alloc(context, good.args.workspace_bytes);
+    const CUdeviceptr block = app_alloc(app.context, good.args.workspace_bytes);
     attn_args args = good.args;
 
     (void)state;
     args.workspace = NULL;
-    check_error(attn_execute(good.plan, &args, stream), ATTN_ERR_WORKSPACE, "workspace");
+    check_error(attn_execute(good.plan, &args, app.stream), ATTN_ERR_WORKSPACE,
+                "workspace");
     args = good.args;
     args.workspace_bytes--;
-    check_error(attn_execute(good.plan, &args, stream), ATTN_ERR_WORKSPACE, "want");
+    check_error(attn_execute(good.plan, &args, app.stream), ATTN_ERR_WORKSPACE, "want");
     args = good.args;
     args.workspace = pointer(block + 64); /* so many bytes, but not from there on */
-    check_error(attn_execute(good.plan, &args, stream), ATTN_ERR_WORKSPACE,
+    check_error(attn_execute(good.plan, &args, app.stream), ATTN_ERR_WORKSPACE,
                 "workspace has");
     args.workspace = args.o.data;
     args.workspace_bytes = good.args.workspace_bytes;
-    assert_int_not_equal(attn_execute(good.plan, &args, stream), ATTN_OK);
-    app_free(context, block);
+    assert_int_not_equal(attn_execute(good.plan, &args, app.stream), ATTN_OK);
+    app_free(app.context, block);
     job_run(&good);
 }
 
@@ -229,14 +223,15 @@ static void more_than_there_is(void **state)
 
     (void)state;
     snprintf(size, sizeof size, "%zu bytes", much);
-    check_error(attn_memory_alloc(ctx, much, &memory), ATTN_ERR_NO_MEMORY, size);
+    check_error(attn_memory_alloc(app.ctx, much, &memory), ATTN_ERR_NO_MEMORY, size);
     assert_null(memory);
-    check_error(attn_memory_alloc(ctx, much, &memory), ATTN_ERR_NO_MEMORY,
+    check_error(attn_memory_alloc(app.ctx, much, &memory), ATTN_ERR_NO_MEMORY,
                 ": cuMemAlloc = 2 (CUDA_ERROR_OUT_OF_MEMORY");
-    check_ok(attn_memory_alloc(ctx, 64, &memory));
-    check_error(attn_memory_upload(ctx, memory, 60, "12345", 5), ATTN_ERR_INVALID, "leave");
-    check_ok(attn_memory_upload(ctx, memory, 60, "1234", 4));
-    attn_memory_free(ctx, &memory);
+    check_ok(attn_memory_alloc(app.ctx, 64, &memory));
+    check_error(attn_memory_upload(app.ctx, memory, 60, "12345", 5), ATTN_ERR_INVALID,
+                "leave");
+    check_ok(attn_memory_upload(app.ctx, memory, 60, "1234", 4));
+    attn_memory_free(app.ctx, &memory);
     job_run(&good);
 }
 

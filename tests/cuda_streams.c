@@ -9,29 +9,6 @@ enum { THREADS = 4, RUNS = 5 };
 
 static const char problem[] = "softmax_fwd:f32,b1,hq2,hkv2,lq37,lk37,d20,causal,lse";
 
-static CUcontext context;
-static CUstream stream;
-static attn_ctx *ctx;
-
-static int open_all(void **state)
-{
-    (void)state;
-    context = app_context(0);
-    stream = app_stream(context, CU_STREAM_DEFAULT);
-    check_ok(attn_ctx_create_cuda(context, &ctx));
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    (void)state;
-    attn_ctx_destroy(&ctx);
-    app_enter(context);
-    cu_ok(cuStreamDestroy(stream));
-    app_leave();
-    return 0;
-}
-
 /* Left as it was: none, or another one. */
 static void the_current_context_stays(void **state)
 {
@@ -39,7 +16,7 @@ static void the_current_context_stays(void **state)
     job j;
 
     (void)state;
-    job_open(&j, ctx, context, stream, NULL, problem);
+    job_open(&j, app.ctx, app.context, app.stream, NULL, problem);
     job_run(&j);
     assert_int_equal(cu.cuCtxPopCurrent(&found), CUDA_ERROR_INVALID_CONTEXT);
     assert_int_equal(cu.create(&other, 0, 0), CUDA_SUCCESS); /* and makes it current */
@@ -52,7 +29,7 @@ static void the_current_context_stays(void **state)
 
 static void streams_of_every_kind(void **state)
 {
-    const CUstream kinds[] = { stream, app_stream(context, CU_STREAM_NON_BLOCKING),
+    const CUstream kinds[] = { app.stream, app_stream(app.context, CU_STREAM_NON_BLOCKING),
                                CU_STREAM_LEGACY, CU_STREAM_PER_THREAD };
     uint64_t ns;
 
@@ -60,14 +37,14 @@ static void streams_of_every_kind(void **state)
     for (int i = 0; i < 4; i++) {
         job j;
 
-        job_open(&j, ctx, context, kinds[i], NULL, problem);
+        job_open(&j, app.ctx, app.context, kinds[i], NULL, problem);
         job_run(&j);
         check_ok(attn_execute_timed(j.plan, &j.args, kinds[i], &ns));
         assert_true(ns > 0);
         job_check(&j);
         job_close(&j);
     }
-    app_enter(context);
+    app_enter(app.context);
     cu_ok(cuStreamDestroy(kinds[1]));
     app_leave();
 }
@@ -84,7 +61,7 @@ static void streams_that_will_not_do(void **state)
     assert_int_equal(cu.create(&other, 0, 0), CUDA_SUCCESS);
     app_leave();
     foreign = app_stream(other, CU_STREAM_DEFAULT);
-    job_open(&j, ctx, context, stream, NULL, problem);
+    job_open(&j, app.ctx, app.context, app.stream, NULL, problem);
     check_error(attn_execute(j.plan, &j.args, NULL), ATTN_ERR_INVALID, "stream is NULL");
     check_error(attn_execute(j.plan, &j.args, foreign), ATTN_ERR_INVALID,
                 "belongs to another CUcontext");
@@ -117,7 +94,8 @@ static void any_thread(void **state)
 
     (void)state;
     for (int i = 0; i < THREADS; i++)
-        job_open(&j[i], ctx, context, stream, i % 2 ? "softmax_fwd_math" : NULL, problem);
+        job_open(&j[i], app.ctx, app.context, app.stream, i % 2 ? "softmax_fwd_math" : NULL,
+                 problem);
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, run_often, &j[i]), 0);
     for (int i = 0; i < THREADS; i++) {
@@ -138,5 +116,5 @@ int main(int argc, char **argv)
     };
     const int absent = app_open(argc, argv);
 
-    return absent ? absent : cmocka_run_group_tests(tests, open_all, close_all);
+    return absent ? absent : cmocka_run_group_tests(tests, app_begin, app_end);
 }
