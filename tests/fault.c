@@ -296,7 +296,8 @@ void trial_run(trial *t)
 void near(const trial *t, const char *what, int64_t i, double have, double want,
           double tolerance)
 {
-    if (!(fabs(have - want) <= tolerance) && !(isinf(want) && have == want))
+    if (!(fabs(have - want) <= tolerance) && !(isinf(want) && have == want) &&
+        !(isnan(want) && isnan(have)))
         fail_msg("%s: %s[%lld] = %.9g, want %.9g", t->name, what, (long long)i, have, want);
 }
 

@@ -69,7 +69,7 @@ void trial_compare_to(const trial *t, const float *want_o, const float *want_lse
 /* An element may be off by so much of the largest value of O. */
 double trial_tolerance(const trial *t, double largest_score);
 
-/* o[i] or another value, named, against what it must be; infinities exactly. */
+/* o[i] or another value, named, against what it must be; infinities exactly, NaN of any kind. */
 void near(const trial *t, const char *what, int64_t i, double have, double want,
           double tolerance);
 

@@ -114,6 +114,50 @@ static void huge_scales(const subject *who)
     }
 }
 
+/* A score that f32 cannot hold is an infinity: above, which takes all weight and more, below,
+ * where it has none, beside one that f32 holds or by itself, of which cuDNN makes NaN. */
+static void beyond_f32(const subject *who, const char *problem)
+{
+    trial t;
+
+    if (!strcmp(who->variant, "softmax_fwd_cudnn"))
+        return;
+    trial_make(&t, who, problem);
+    fill(t.q, t.nq, 0);
+    fill(t.k, t.nk, 0);
+    for (int64_t j = 0; j < 70; j++)
+        t.k[j * 8] = 5;
+    t.k[8] = -1;
+    t.k[9] = 8;
+    t.q[0] = 1;
+    t.q[8] = -1;
+    t.q[16] = t.q[17] = -1;
+    if (!rounds_scores(&t)) {
+        trial_run(&t);
+        for (int64_t e = 0; e < 8; e++) {
+            near(&t, "o", e, t.o[e], NAN, 0);
+            near(&t, "o", 8 + e, t.o[8 + e], t.v[8 + e],
+                 t.desc.type == ATTN_F32 ? 0 : 0x1p-8);
+        }
+        near(&t, "lse", 0, t.lse[0], NAN, 0);
+        near(&t, "lse", 1, t.lse[1], 1e38, 1e33);
+        row_is_empty(&t, 2, -INFINITY);
+    }
+    trial_free(&t);
+}
+
+#define BEYOND(type) "softmax_fwd:" type ",b1,hq1,hkv1,lq3,lk70,d8,scale=1e+38,lse"
+
+static void scores_beyond_f32(const subject *who)
+{
+    beyond_f32(who, BEYOND("f32"));
+}
+
+static void scores_of_bf16_beyond_f32(const subject *who)
+{
+    beyond_f32(who, BEYOND("bf16"));
+}
+
 /* P3: scales of the caller's, also 0 and negative. */
 static void scales(const subject *who)
 {
@@ -448,6 +492,8 @@ EACH(large_f16_sums, "softmax_fwd:f16,b1,hq1,hkv1,lq1,lk40000,d8,lse")
 EACH(equal_scores, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk65537,d4,lse")
 EACH(weights_of_zero, "softmax_fwd:f32,b1,hq1,hkv1,lq2,lk300,d4,lse")
 EACH(huge_scales, "softmax_fwd:f32,b1,hq1,hkv1,lq9,lk20,d16,scale=3e+38,lse")
+EACH(scores_beyond_f32, BEYOND("f32"))
+EACH(scores_of_bf16_beyond_f32, BEYOND("bf16"))
 EACH(scales, "softmax_fwd:f32,b1,hq2,hkv1,lq9,lk70,d16,scale=1,lse")
 EACH(cap_then_bias, "softmax_fwd:f32,b1,hq1,hkv1,lq1,lk2,d8,softcap=1,bias=f32,lse")
 EACH(caps, "softmax_fwd:f32,b1,hq2,hkv1,lq20,lk140,d16,causal,align=br,softcap=2,lse")
@@ -467,6 +513,8 @@ int main(void)
         cmocka_unit_test(test_equal_scores),
         cmocka_unit_test(test_weights_of_zero),
         cmocka_unit_test(test_huge_scales),
+        cmocka_unit_test(test_scores_beyond_f32),
+        cmocka_unit_test(test_scores_of_bf16_beyond_f32),
         cmocka_unit_test(test_scales),
         cmocka_unit_test(test_cap_then_bias),
         cmocka_unit_test(test_caps),

@@ -26,6 +26,7 @@ typedef struct group {
     double least;
     bool moderate; /* |s| <= COMPARE_SCORES */
     bool f16;      /* the gradient's own type */
+    bool spoilt;   /* some are NaN            */
     comparison *out;
 } group;
 
@@ -58,9 +59,12 @@ static double larger(double value2, double terms2)
     return fmax(sqrt(value2), sqrt(terms2) / 2);
 }
 
-/* An infinity is the right rounding of what f16 cannot hold. */
+/* An infinity is the right rounding of what f16 cannot hold; and NaN, which scores that are
+ * infinities give, may spread in its head. */
 static bool overflows(const group *x, double have, double want, double allowed)
 {
+    if (isnan(have))
+        return x->spoilt;
     return x->f16 && isinf(have) && (have > 0 ? want : -want) + allowed >= 65520;
 }
 
@@ -71,6 +75,8 @@ static void compare_row(const group *x, int64_t row, double sums[3])
 
     for (int64_t c = 0; c < x->columns; c++) {
         const int64_t n = row * x->columns + c;
+        if (isnan(x->value[n]))
+            continue;
         value2 += x->value[n] * x->value[n];
         terms2 += x->terms[n] * x->terms[n];
     }
@@ -82,8 +88,8 @@ static void compare_row(const group *x, int64_t row, double sums[3])
 
         if (overflows(x, (double)x->have[n], x->value[n], allowed))
             continue;
-        sums[0] += error * error;
-        if (!isfinite(x->have[n]))
+        sums[0] += isnan(x->value[n]) ? 0 : error * error;
+        if (!isfinite(x->have[n]) || isnan(x->value[n]))
             note(x, INFINITY, 0, row, c);
         else if (x->terms[n] == 0 && x->value[n] == 0)
             note(x, error, 0, row, c);
@@ -145,19 +151,21 @@ void gradients_compare(const inputs *in, const gradients *ref, float *const have
         for (int64_t n = 0; n < size[0] * size[1]; n++) {
             const int64_t b = n / size[1], h = n % size[1], at = n * size[2] * size[3];
             const double most = score_of(in, ref, g, b, h);
-            const group x = { .name = gradient_name(g),
-                              .b = b,
-                              .h = h,
-                              .rows = size[2],
-                              .columns = size[3],
-                              .have = have[g] + at,
-                              .value = ref->value[g] + at,
-                              .terms = ref->terms[g] + at,
-                              .allowed = tolerances[type].norm + 8 * 0x1p-24 * most,
-                              .least = tolerances[type].least,
-                              .moderate = most <= COMPARE_SCORES,
-                              .f16 = type == ATTN_F16 && g <= GRADIENT_V,
-                              .out = out };
+            group x = { .name = gradient_name(g),
+                        .b = b,
+                        .h = h,
+                        .rows = size[2],
+                        .columns = size[3],
+                        .have = have[g] + at,
+                        .value = ref->value[g] + at,
+                        .terms = ref->terms[g] + at,
+                        .allowed = tolerances[type].norm + 8 * 0x1p-24 * most,
+                        .least = tolerances[type].least,
+                        .moderate = most <= COMPARE_SCORES,
+                        .f16 = type == ATTN_F16 && g <= GRADIENT_V,
+                        .out = out };
+            for (int64_t i = 0; i < size[2] * size[3]; i++)
+                x.spoilt = x.spoilt || isnan(x.value[i]);
             if (size[2] > 0 && size[3] > 0)
                 compare_group(&x);
         }

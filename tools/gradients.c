@@ -146,7 +146,7 @@ static void query(const evaluation *x, int64_t b, int64_t h, int64_t i)
         add(x, GRADIENT_SINKS, h, -p * delta, p * size);
     }
     for (int64_t j = range.first; j < range.end; j++)
-        if (x->weights[j] > 0)
+        if (x->weights[j] != 0)
             pair(x, b, h, i, j, x->weights[j] / row.sum, delta, size);
 }
 

@@ -160,7 +160,7 @@ static attn_status execute(attn_ctx *host, const inputs *in, const scratch *s, f
 
 static bool differ(double a, double b, double size)
 {
-    return a != b && !(fabs(a - b) <= APART * size + 1e-37);
+    return a != b && !(isnan(a) && isnan(b)) && !(fabs(a - b) <= APART * size + 1e-37);
 }
 
 /* Row n of the oracle against the plain evaluation; false: they are not the same. */

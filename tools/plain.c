@@ -2,6 +2,7 @@
 /* tools/plain.c: one query at a time, in double, with nothing clever. */
 #include "plain.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "dropout.h"
@@ -10,6 +11,12 @@
 /* Larger numbers in a bias stand for "never": nothing of the score is left beside them,
  * and their weight is 0 or that of all. They are not counted as scores. */
 static const double NEVER = 10000;
+
+/* The header has infinities for scores that f32 cannot hold. */
+static double held(double s)
+{
+    return s > (double)FLT_MAX ? INFINITY : s < -(double)FLT_MAX ? -INFINITY : s;
+}
 
 /* s_ij; its size, and the size of the products summed in it, go to the row. */
 static double score(const inputs *in, const visible_batch *x, int64_t b, int64_t h,
@@ -39,7 +46,7 @@ static double score(const inputs *in, const visible_batch *x, int64_t b, int64_t
         out->most = fmax(out->most, fabs(scale * sum) + fabs(added));
         out->most_terms = fmax(out->most_terms, fabs(scale) * size + fabs(added));
     }
-    return s + added;
+    return held(s + added);
 }
 
 void plain_evaluate(const inputs *in, int64_t b, int64_t h, int64_t i, double *weights,
@@ -75,7 +82,7 @@ void plain_evaluate(const inputs *in, int64_t b, int64_t h, int64_t i, double *w
     for (int64_t j = range.first; j < range.end; j++) {
         const double p = weights[j] / sum * dropout_factor(in, b, h, i, j);
 
-        for (int64_t e = 0; e < dv && p > 0; e++) {
+        for (int64_t e = 0; e < dv && p != 0; e++) {
             out->o[e] += p * (double)v[j * dv + e];
             out->terms[e] += p * fabs((double)v[j * dv + e]);
         }

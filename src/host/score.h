@@ -3,6 +3,7 @@
 #ifndef ATTN_HOST_SCORE_H
 #define ATTN_HOST_SCORE_H
 
+#include <float.h>
 #include <math.h>
 
 #include "core/float16.h"
@@ -20,6 +21,12 @@ static inline bool attn_host_terms(const attn_host_softmax *s)
 static inline bool attn_host_hides(const attn_host_softmax *s)
 {
     return s->t.bias.type != ATTN_TYPE_NONE || s->t.mask.type != ATTN_TYPE_NONE;
+}
+
+/* A score computed in double, as attn/softmax.h has it: beyond f32's range an infinity. */
+static inline double attn_host_score(double s)
+{
+    return fabs(s) > (double)FLT_MAX ? copysign(INFINITY, s) : s;
 }
 
 /* Element (query i, key j) of a bias or mask. */

@@ -120,7 +120,7 @@ static double score(const head *x, int64_t i, int64_t j, double *slope_of_cap)
         sum = (double)s->softcap * tanh(at);
         *slope_of_cap = c * c; /* 1 - tanh^2, exact where that is almost 0 */
     }
-    return sum + added;
+    return attn_host_score(sum + added);
 }
 
 static pair pair_of(const head *x, int64_t i, int64_t j)

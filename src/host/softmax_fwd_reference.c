@@ -7,7 +7,8 @@
  *           hidden key's rows are not read into anything
  * Layout    any strides, 64-bit; any types, each read and written in the type of
  *           its own view (an f32 output of a 16-bit problem is not rounded to 16)
- * Numerics  everything in double; one rounding to f32, from there to 16 bits
+ * Numerics  everything in double; one rounding to f32, from there to 16 bits. Scores that
+ *           f32 cannot hold are infinities, as they are to all other variants
  */
 #include "host/softmax.h"
 
@@ -32,7 +33,7 @@ typedef struct row {
     attn_dropout dropout;
 } row;
 
-/* s_ij; -Inf: hidden, whatever the key's row holds. */
+/* s_ij; -Inf: hidden, whatever the key's row holds, or below all that f32 can hold. */
 static double score(const row *r, int64_t j)
 {
     const attn_host_softmax *s = r->s;
@@ -54,7 +55,7 @@ static double score(const row *r, int64_t j)
     sum *= s->scale;
     if (s->softcap > 0)
         sum = s->softcap * tanh(sum / s->softcap);
-    return sum + added;
+    return attn_host_score(sum + added);
 }
 
 /* A weight; 0 for a hidden key. */
