@@ -228,6 +228,9 @@ class Linear(Case):
                 (2, ['one file'], [*o, '--state-out', 'o.npy']),
                 (2, ['softmax_fwd_tile', 'linear_fwd_chunk'],
                  [*o, '--variant', 'softmax_fwd_tile']),
+                (3, ['linear_bwd_chunk', 'rule'],
+                 [*o, '--causal', '--rule', 'delta', '--beta', 'b1.npy', '--grad-out',
+                  'do.npy', '--grad-q', 'dq.npy']),
                 (3, ['gradients of decay and beta'], [*o, '--grad-decay', 'g.npy'])):
             self.save('b1.npy', '<f4', (1, 1, 1, 1), [1])
             self.refused(self.tool(*args, *more), status, *words)

@@ -320,6 +320,8 @@ static void share_views(linear_arrays *a)
     b->lens_kv = f->lens_kv;
     b->state_in = f->state_in;
     b->z_in = f->z_in;
+    b->decay = f->decay;
+    b->beta = f->beta;
     if (b->grad_o.type == ATTN_TYPE_NONE)
         b->o = (attn_tensor){ .type = ATTN_TYPE_NONE };
 }
