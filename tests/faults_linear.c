@@ -232,48 +232,84 @@ static void fast_for_512(void **state)
     attn_ctx_destroy(&ctx);
 }
 
-/* Rows, heads and batches further apart than 32 bits count. */
+/* Heads and batches further apart than 32 bits count, of every tensor in turn. */
+static const char *const far_strides_problems[] = {
+    "linear_fwd:f32,b2,hq1,hkv1,lq9,lk9,d8,causal,phi=elu1,normalize,state,den,layout=4",
+    "linear_fwd:f32,b1,hq2,hkv2,lq9,lk9,d8,causal,phi=elu1,normalize,state,den,layout=4",
+    "linear_bwd:f32,b2,hq1,hkv1,lq9,lk9,d8,causal,phi=elu1,normalize,state,"
+    "grad=q+k+v+state,layout=4",
+    "linear_bwd:f32,b1,hq2,hkv2,lq9,lk9,d8,phi=elu1,normalize,state,grad=q+k+v+state,"
+    "layout=4",
+};
+
 static void far_strides(const subject *who)
 {
-    static const input inputs[] = { IN_Q, IN_K, IN_V };
+    static const struct {
+        const char *name;
+        size_t at;
+        int in, out; /* -1: none */
+    } tensors[] = {
+#define FAR(field, in, out) { #field, offsetof(attn_args, field), in, out }
+        FAR(q, IN_Q, -1),
+        FAR(k, IN_K, -1),
+        FAR(v, IN_V, -1),
+        FAR(state_in, IN_STATE, -1),
+        FAR(z_in, IN_Z, -1),
+        FAR(o, IN_O, -1),
+        FAR(den, IN_DEN, -1),
+        FAR(grad_o, IN_GRAD_O, -1),
+        FAR(grad_state_out, IN_GRAD_STATE, -1),
+        FAR(o, -1, LINEAR_O),
+        FAR(den, -1, LINEAR_DEN),
+        FAR(state_out, -1, LINEAR_STATE_OUT),
+        FAR(z_out, -1, LINEAR_Z_OUT),
+        FAR(grad_q, -1, LINEAR_GRAD_Q),
+        FAR(grad_k, -1, LINEAR_GRAD_K),
+        FAR(grad_v, -1, LINEAR_GRAD_V),
+        FAR(grad_state_in, -1, LINEAR_GRAD_STATE_IN),
+    };
     const int64_t far = ((int64_t)1 << 31) + 64;
     const size_t bytes = ((size_t)far + 4096) * sizeof(float);
 
-    for (int which = 0; which < 4; which++)
-        for (int axis = 0; axis < 2; axis++) {
-            float *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-            linear_case c;
-            attn_tensor *t;
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
+        const int in = tensors[i].in, out = tensors[i].out;
+        linear_comparison found = { .norm = 0 };
+        float *at, *near_by;
+        attn_tensor *t;
+        int64_t half;
+        linear_case c;
 
-            if (at == MAP_FAILED)
-                skip();
-            linear_case_make(&c, who,
-                             axis ? "linear_fwd:f32,b1,hq2,hkv2,lq9,lk9,d8,causal,phi=elu1,"
-                                    "normalize,layout=4"
-                                  : "linear_fwd:f32,b2,hq1,hkv1,lq9,lk9,d8,causal,phi=elu1,"
-                                    "normalize,layout=4");
-            t = which == 0   ? &c.args.q
-                : which == 1 ? &c.args.k
-                : which == 2 ? &c.args.v
-                             : &c.args.o;
-            for (int i = 0; i < 2 && which < 3; i++)
-                memcpy(at + i * far, c.in[inputs[which]] + i * 72, 72 * sizeof *at);
-            t->data = at;
-            t->stride[axis] = far;
-            linear_case_want(&c);
-            linear_case_run(&c);
-            for (int i = 0; i < 2 && which == 3; i++)
-                memcpy(c.out[LINEAR_O] + i * 72, at + i * far, 72 * sizeof *at);
-            for (int64_t n = 0; n < 144; n++)
-                linear_near(&c, "o", n, (double)c.out[LINEAR_O][n],
-                            c.want.out[LINEAR_O].value[n], 1e-4);
+        linear_case_make(&c, who, linear_in_hand);
+        linear_case_want(&c);
+        t = (attn_tensor *)(void *)((char *)&c.args + tensors[i].at);
+        near_by = in >= 0 ? c.in[in] : c.out[out];
+        if (!near_by) {
             linear_case_free(&c);
-            munmap(at, bytes);
+            continue;
         }
+        at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at == MAP_FAILED)
+            skip();
+        half =
+            (in >= 0 ? c.n_in[in] : linear_output_count(&c.desc, (linear_output)out)) / 2;
+        for (int n = 0; n < 2 && in >= 0; n++)
+            memcpy(at + n * far, near_by + n * half, (size_t)half * sizeof *at);
+        t->data = at;
+        t->stride[c.desc.batch == 2 ? 0 : 1] = far;
+        linear_case_run(&c);
+        for (int n = 0; n < 2 && out >= 0; n++)
+            memcpy(near_by + n * half, at + n * far, (size_t)half * sizeof *at);
+        for (int o = 0; o < LINEAR_OUTPUTS; o++)
+            if (c.out[o])
+                linear_compare(&c.want, (linear_output)o, c.out[o], &found);
+        if (found.share > 1)
+            fail_msg("%s: %s far apart: %s", c.name, tensors[i].name, found.what);
+        linear_case_free(&c);
+        munmap(at, bytes);
+    }
 }
-EACH(far_strides,
-     "linear_fwd:f32,b1,hq2,hkv2,lq9,lk9,d8,causal,phi=elu1,normalize,layout=4")
+EACH_OF(far_strides, far_strides_problems)
 
 /* Views of every kind, and memory around them that must stay. */
 static void odd_views(const subject *who)

@@ -245,6 +245,89 @@ static void split_is_whole(void **state)
     on_all(problems, COUNT(problems), in_pieces);
 }
 
+/* Gradients in pieces, last one first: what one has for its initial state the one before takes
+ * for its final one. */
+static void gradients_in_pieces(const subject *who)
+{
+    static const int first[] = { 37, 1, 64, 99 };
+    const attn_options any = { .size = sizeof any };
+    const attn_options options = { .size = sizeof options, .variant = who->variant };
+
+    for (size_t p = 0; p < sizeof first / sizeof first[0]; p++) {
+        linear_comparison found = { .norm = 0 };
+        attn_tensor *rows[9], states[4];
+        attn_linear_desc piece;
+        attn_args kept, *const a = &kept;
+        linear_case c;
+
+        linear_case_make(&c, who, linear_in_hand);
+        linear_case_want(&c);
+        for (int i = 0; i < 4; i++) { /* in between: S and z, their gradients */
+            states[i] = i % 2 ? c.args.z_in : c.args.state_in;
+            if (states[i].type != ATTN_TYPE_NONE)
+                states[i].data = calloc((size_t)c.n_in[IN_STATE] + 1, sizeof(float));
+        }
+        memcpy(rows,
+               (attn_tensor *[]){ &a->q, &a->k, &a->v, &a->o, &a->den, &a->grad_o,
+                                  &a->grad_q, &a->grad_k, &a->grad_v },
+               sizeof rows);
+        for (int i = 2; i >= 0; i--) { /* the first piece's forward before all */
+            const bool forward = i == 2, last = i == 1;
+
+            piece = c.desc;
+            piece.len_q = piece.len_kv = last ? c.desc.len_q - first[p] : first[p];
+            kept = c.args;
+            for (int t = 0; t < 9; t++)
+                if (rows[t]->type != ATTN_TYPE_NONE)
+                    cut(rows[t], last ? first[p] : 0, piece.len_q);
+            if (forward) {
+                const attn_args f = { .size = sizeof f,
+                                      .q = a->q,
+                                      .k = a->k,
+                                      .v = a->v,
+                                      .state_in = a->state_in,
+                                      .z_in = a->z_in,
+                                      .state_out = states[0],
+                                      .z_out = states[1] };
+
+                piece.use &= ~(uint32_t)ATTN_LINEAR_GRAD;
+                check_ok(attn_linear_forward_host_args(who->ctx, &piece, &any, &f));
+                continue;
+            }
+            if (last) {
+                kept.state_in = states[0];
+                kept.z_in = states[1];
+                kept.grad_state_in = states[2];
+                kept.grad_z_in = states[3];
+            } else {
+                kept.grad_state_out = states[2];
+                kept.grad_z_out = states[3];
+            }
+            check_ok(attn_linear_backward_host_args(who->ctx, &piece, &options, a));
+        }
+        for (int o = 0; o < LINEAR_OUTPUTS; o++)
+            if (c.out[o])
+                linear_compare(&c.want, (linear_output)o, c.out[o], &found);
+        if (found.share > 1)
+            fail_msg("%s: from token %d on: %s", c.name, first[p], found.what);
+        for (int i = 0; i < 4; i++)
+            free(states[i].type != ATTN_TYPE_NONE ? states[i].data : NULL);
+        linear_case_free(&c);
+    }
+}
+
+static void gradients_split_are_whole(void **state)
+{
+    static const char *const problems[] = {
+        "linear_bwd:f32,b2,hq2,hkv2,lq100,lk100,d10,dv20,causal,phi=elu1,normalize,state,"
+        "grad=q+k+v+state",
+        "linear_bwd:f32,b1,hq4,hkv2,lq100,lk100,d20,dv12,causal,state,grad=q+k+v+state",
+    };
+
+    (void)state;
+    on_all(problems, COUNT(problems), gradients_in_pieces);
+}
+
 /* The formula's loss: what its outputs are weighted with sums up to. */
 static double loss(const linear_plain *p)
 {
@@ -336,6 +419,7 @@ int main(void)
         cmocka_unit_test(rules),
         cmocka_unit_test(lengths),
         cmocka_unit_test(split_is_whole),
+        cmocka_unit_test(gradients_split_are_whole),
     };
     return LINEAR_RUN(tests);
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 // emulator/memory.cpp: the driver API's memory: of a device, of its pool, managed, and of
-// the host. Behind each block lies what nobody may write.
+// the host. Behind each block lies what nobody may write. Blocks of more than 4 GiB, which
+// there are where EMULATED_MEMORY_KIB says so, are mostly not there, and zeros.
 //
 //   EMULATED_ELSEWHERE  registered memory has another address on the device
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <map>
 #include <mutex>
@@ -24,6 +26,8 @@ struct block {
 std::map<uintptr_t, block> blocks;
 std::mutex lock;
 
+const size_t MOST_FILLED = (size_t)4 << 30;
+
 size_t whole(size_t bytes) { return (bytes + 255) / 256 * 256 + 4096; }
 
 CUresult make(enum kind kind, size_t bytes, uintptr_t *at)
@@ -35,11 +39,15 @@ CUresult make(enum kind kind, size_t bytes, uintptr_t *at)
         code = unsafe();
     if (code != CUDA_SUCCESS)
         return code;
-    if (bytes <= (size_t)4 << 30)
+    if (bytes <= MOST_FILLED)
         memory = aligned_alloc(256, whole(bytes));
-    if (!memory)
+    else if (bytes >> 10 <= (size_t)number("EMULATED_MEMORY_KIB", 0))
+        memory = mmap(NULL, whole(bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!memory || memory == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memset(memory, 0xff, whole(bytes));
+    const size_t first = bytes <= MOST_FILLED ? 0 : bytes;
+    memset((char *)memory + first, 0xff, whole(bytes) - first);
     std::lock_guard<std::mutex> guard(lock);
     *at = (uintptr_t)memory;
     blocks[*at] = { bytes, kind, top() };
@@ -56,8 +64,11 @@ CUresult drop(uintptr_t at)
     for (size_t i = found->second.bytes; i < whole(found->second.bytes); i++)
         if (((unsigned char *)at)[i] != 0xff)
             fault("wrote past the end of a block of memory");
+    if (found->second.bytes > MOST_FILLED)
+        munmap((void *)at, whole(found->second.bytes));
+    else
+        free((void *)at);
     blocks.erase(found);
-    free((void *)at);
     return CUDA_SUCCESS;
 }
 
