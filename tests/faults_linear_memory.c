@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/faults_linear_memory.c: linear attention in memory of each device itself, which the
  * one-call forms pack: states that are updated in place, where every group must have read what
- * the last one writes, and heads or batches further apart than 32 bits count. */
+ * the last one writes, heads or batches further apart than 32 bits count, and lengths that
+ * nobody has looked at. */
 #include "tests/linear_case.h"
 
 #include <stdlib.h>
@@ -87,18 +88,25 @@ static void move(attn_ctx *ctx, const attn_tensor *host, attn_tensor *t, bool up
     free(narrow);
 }
 
-/* Runs a case there, one tensor with batches (or heads, of one batch) far apart, or with the
- * state updated in place, and holds all outputs against the formula. */
-static void compare_there(const subject *who, int far, bool in_place)
+/* Runs a case there, one tensor with batches (or heads, of one batch) far apart, or the state
+ * updated in place, or lengths `lens` (NULL: full ones), which mean `clamped`; and holds all
+ * outputs against the formula. */
+static void compare_there(const subject *who, int far, bool in_place, const int32_t *lens,
+                          const int32_t *clamped)
 {
     const attn_options options = { .size = sizeof options, .variant = who->variant };
     linear_comparison found = { .norm = 0 };
     attn_plan *plan = NULL;
     attn_args host, args;
+    int32_t status = 0;
     linear_case c;
 
     linear_case_make(&c, who, linear_in_hand);
+    if (lens)
+        memcpy(c.lens, clamped, (size_t)c.desc.batch * sizeof *lens);
     linear_case_want(&c);
+    if (lens)
+        memcpy(c.lens, lens, (size_t)c.desc.batch * sizeof *lens);
     host = args = c.args;
     for (int i = 0; i < PLACES; i++) {
         attn_tensor *const t = tensor(&args, i);
@@ -121,6 +129,11 @@ static void compare_there(const subject *who, int far, bool in_place)
             attn_memory_free(who->ctx, &args.z_out.data);
         args.z_out = args.z_in;
     }
+    if (lens) {
+        args.status = attn_tensor_vector(NULL, ATTN_I32, 1);
+        check_ok(attn_memory_alloc(who->ctx, sizeof status, &args.status.data));
+        check_ok(attn_memory_upload(who->ctx, args.status.data, 0, &status, sizeof status));
+    }
     check_ok(attn_plan_linear_with(who->ctx, &c.desc, &options, &plan));
     args.workspace_bytes = attn_plan_workspace_bytes(plan);
     if (args.workspace_bytes)
@@ -135,8 +148,17 @@ static void compare_there(const subject *who, int far, bool in_place)
         if (c.out[o])
             linear_compare(&c.want, (linear_output)o, c.out[o], &found);
     if (found.share > 1)
-        fail_msg("%s, %s: %s", c.name, in_place ? "in place" : places[far].name,
+        fail_msg("%s, %s: %s", c.name,
+                 far >= 0   ? places[far].name
+                 : in_place ? "in place"
+                            : "lengths",
                  found.what);
+    if (lens) {
+        check_ok(
+            attn_memory_download(who->ctx, &status, args.status.data, 0, sizeof status));
+        assert_int_equal(status, ATTN_CLAMPED_LENS_KV);
+        attn_memory_free(who->ctx, &args.status.data);
+    }
     if (in_place)
         args.state_out.data = args.z_out.data = NULL;
     for (int i = 0; i < PLACES; i++)
@@ -149,7 +171,7 @@ static void compare_there(const subject *who, int far, bool in_place)
 
 static void state_in_place(const subject *who)
 {
-    compare_there(who, NONE, true);
+    compare_there(who, NONE, true, NULL, NULL);
 }
 
 /* Heads that share a state, slices of its columns, segments of the sequence, single steps. */
@@ -168,6 +190,24 @@ static const char *const state_in_place_problems[] = {
 };
 EACH_OF(state_in_place, state_in_place_problems)
 
+/* Lengths in the device's memory are clamped, and told of. */
+static void lengths_out_of_range(const subject *who)
+{
+    static const int32_t lens[] = { -5, 1000, INT32_MIN }, clamped[] = { 0, 70, 0 };
+
+    compare_there(who, NONE, false, lens, clamped);
+}
+
+static const char *const lengths_out_of_range_problems[] = {
+    "linear_fwd:f32,b3,hq2,hkv1,lq70,lk70,d16,causal,phi=elu1,normalize,lens,state,den",
+    "linear_fwd:bf16,b3,hq2,hkv1,lq9,lk70,d16,phi=elu1,normalize,lens,state",
+    "linear_fwd:f32,b3,hq2,hkv2,lq70,lk70,d8,causal,lens,rule=delta,beta=f32,state",
+    "linear_bwd:f32,b3,hq2,hkv1,lq70,lk70,d16,causal,phi=elu1,normalize,lens,state,"
+    "grad=q+k+v+state",
+    "linear_bwd:bf16,b3,hq2,hkv1,lq9,lk70,d16,lens,grad=q+k+v",
+};
+EACH_OF(lengths_out_of_range, lengths_out_of_range_problems)
+
 /* Each tensor in turn, where there is the memory. */
 static void far_apart(const subject *who)
 {
@@ -185,7 +225,7 @@ static void far_apart(const subject *who)
         there = is_there(&c.args, far) && far != LENS;
         linear_case_free(&c);
         if (there && info.max_alloc_bytes >= most && info.memory_bytes >= most + most / 2)
-            compare_there(who, far, false);
+            compare_there(who, far, false, NULL, NULL);
     }
 }
 
@@ -207,6 +247,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_state_in_place),
+        cmocka_unit_test(test_lengths_out_of_range),
         cmocka_unit_test(test_far_apart),
     };
     return LINEAR_RUN(tests);
