@@ -6,11 +6,11 @@
 
 #include <attn/linear.h>
 
-enum { B = 2, H = 4, L = 200, D = 32, N = B * H * L * D, INPUTS = 3 };
+enum { B = 1, H = 2, L = 800, D = 32, N = B * H * L * D, INPUTS = 3 };
 
 static const char *const problems[] = {
-    "linear_fwd:f32,b2,hq4,hkv4,lq200,lk200,d32,causal,phi=elu1,normalize",
-    "linear_fwd:f32,b2,hq4,hkv4,lq200,lk200,d32,phi=relu,normalize",
+    "linear_fwd:f32,b1,hq2,hkv2,lq800,lk800,d32,causal,phi=elu1,normalize",
+    "linear_fwd:f32,b1,hq2,hkv2,lq800,lk800,d32,phi=relu,normalize",
 };
 
 /* A plan, and Q, K, V and O in the memory of its device. */
@@ -93,7 +93,49 @@ static void run_check(run *r, const char *problem)
     run_close(&want);
 }
 
-/* S4: on a stream that does not wait for the default one, then replayed with other inputs. */
+/* A variant on a stream that does not wait for the default one, then replayed with other
+ * inputs. */
+static void on_a_stream(attn_ctx *ctx, CUcontext context, CUstream stream,
+                        const char *problem, const char *variant)
+{
+    static run r;
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+
+    run_open(&r, ctx, problem, variant);
+    fill_inputs(&r, 0);
+    upload(&r);
+    check_ok(attn_execute(r.plan, &r.args, stream));
+    app_enter(context);
+    cu_ok(cuStreamSynchronize(stream));
+    app_leave();
+    run_check(&r, problem);
+
+    app_enter(context);
+    cu_ok(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    app_leave();
+    check_ok(attn_execute(r.plan, &r.args, stream));
+    app_enter(context);
+    cu_ok(cuStreamEndCapture(stream, &graph));
+    cu_ok(cuGraphInstantiate(&exec, graph, 0));
+    app_leave();
+    for (int round = 1; round < 3; round++) {
+        fill_inputs(&r, round);
+        upload(&r);
+        app_enter(context);
+        cu_ok(cuGraphLaunch(exec, stream));
+        cu_ok(cuStreamSynchronize(stream));
+        app_leave();
+        run_check(&r, problem);
+    }
+    app_enter(context);
+    cu_ok(cuGraphExecDestroy(exec));
+    cu_ok(cuGraphDestroy(graph));
+    app_leave();
+    run_close(&r);
+}
+
+/* S4: every variant, few heads and so in segments where it has those. */
 static void streams_and_graphs(void **state)
 {
     const CUcontext context = app_context(0);
@@ -102,43 +144,16 @@ static void streams_and_graphs(void **state)
 
     (void)state;
     check_ok(attn_ctx_create_cuda(context, &ctx));
-    for (size_t i = 0; i < 2 * (sizeof problems / sizeof problems[0]); i++) {
-        const char *const problem = problems[i / 2];
-        static run r;
-        CUgraph graph = NULL;
-        CUgraphExec exec = NULL;
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
+        attn_variant_info list[MAX_VARIANTS];
+        attn_linear_desc desc;
+        size_t n = 0;
 
-        run_open(&r, ctx, problem, i % 2 ? "linear_fwd_recurrent" : NULL);
-        fill_inputs(&r, 0);
-        upload(&r);
-        check_ok(attn_execute(r.plan, &r.args, stream));
-        app_enter(context);
-        cu_ok(cuStreamSynchronize(stream));
-        app_leave();
-        run_check(&r, problem);
-
-        app_enter(context);
-        cu_ok(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-        app_leave();
-        check_ok(attn_execute(r.plan, &r.args, stream));
-        app_enter(context);
-        cu_ok(cuStreamEndCapture(stream, &graph));
-        cu_ok(cuGraphInstantiate(&exec, graph, 0));
-        app_leave();
-        for (int round = 1; round < 3; round++) {
-            fill_inputs(&r, round);
-            upload(&r);
-            app_enter(context);
-            cu_ok(cuGraphLaunch(exec, stream));
-            cu_ok(cuStreamSynchronize(stream));
-            app_leave();
-            run_check(&r, problem);
-        }
-        app_enter(context);
-        cu_ok(cuGraphExecDestroy(exec));
-        cu_ok(cuGraphDestroy(graph));
-        app_leave();
-        run_close(&r);
+        check_ok(attn_linear_parse(problems[i], &desc));
+        check_ok(attn_linear_variants(ctx, &desc, list, MAX_VARIANTS, &n));
+        for (size_t v = 0; v < n; v++)
+            if (list[v].applicable)
+                on_a_stream(ctx, context, stream, problems[i], list[v].name);
     }
     attn_ctx_destroy(&ctx);
     app_enter(context);
