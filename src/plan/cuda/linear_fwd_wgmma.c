@@ -7,7 +7,7 @@
 /* As cuda_kernels/linear/fwd_wgmma.cu and fwd_wgmma_bf16.cu have them. */
 enum {
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK, /* 64 columns, read or not */
-    BARRIER_BYTES = 336, /* and the number of a group */
+    BARRIER_BYTES = 336,                   /* and the number of a group */
     ONES_BYTES = 2 * 16 * 64,
     BEGIN_THREADS = 32,
     COUNTER_BYTES = 16, /* of the workspace */
