@@ -8,27 +8,69 @@
 #
 # ONLY: devices whose selectors match. The reports are put into OUT/reports.tar, those of ONLY
 # into OUT/reports-PID.tar; record.py --write takes them.
+#
+# OpenCL compiles the kernels that are made for the other kind of device for minutes, one program
+# at a time: their problems are dealt out to PIECES (8) processes, to which the others give way
+# (nice). Processes have THREADS (2) each, but the host's own variants all that there are.
 set -u
 tools=$1 out=$2 limit=$3
 shift 3
-reports=$(mktemp -d)
+reports=$(mktemp -d) pieces=$(mktemp -d)
 sizes=b1,hq1,hkv1,lq9,lk9,d64
 problems=(softmax_fwd:f32,$sizes softmax_bwd:f32,$sizes,grad=q
           linear_fwd:f32,$sizes,causal linear_bwd:f32,$sizes,causal,grad=q)
+few=(env OMP_NUM_THREADS="${THREADS:-2}" POCL_MAX_PTHREAD_COUNT="${THREADS:-2}")
+
+validate() {    # NAME_OF_REPORT ARGUMENT...: of attn-validate
+    timeout "$limit" "${@:2}" --json > "$reports/validate-$1.json" 2> /dev/null &
+}
+
+# The arguments that name no cases, and all problems of those that do.
+options=() cases=()
+while [ $# -gt 0 ]; do
+    if [ "$1" = --cases ]; then
+        cases+=("$2")
+        shift
+    else
+        options+=("$1")
+    fi
+    shift
+done
+for name in ${cases[@]+"${cases[@]}"}; do
+    [ -f "$name" ] || name=tests/cases/$name.txt
+    sed 's/#.*//' "$name"
+done | grep -E '^[a-z]' > "$pieces/problems"
 
 for device in $("$tools/attn-info" | sed -n 's/^\(opencl:[0-9]*\|cuda:[0-9]*\|host\)$/\1/p' |
                 grep -E "${ONLY:-.}"); do
+    kind=$("$tools/attn-info" --device "$device" | awk '$1 == "kind" { print $2; exit }')
+    [ "$device" = host ] && all=() || all=("${few[@]}")
     for variant in $(for problem in "${problems[@]}"; do
                          "$tools/attn-info" --explain "$problem" --device "$device" --json
                      done | grep -oP '"name":\s*"\K[^"]+'); do
-        timeout "$limit" "$tools/attn-validate" --device "$device" --variant "$variant" --json \
-            --stress 10 "$@" > "$reports/validate-${device/:/-}-$variant.json" 2> /dev/null &
+        name=${device/:/-}-$variant
+        run=("$tools/attn-validate" --device "$device" --variant "$variant" "${options[@]}")
+        case $device,$variant,$kind in
+        opencl:*_gpu,CPU | opencl:*_cpu,GPU)
+            grep "^$(grep -oE '^[a-z]*_[a-z]*' <<< "$variant"):" "$pieces/problems" |
+                split -d -n "r/${PIECES:-8}" - "$pieces/$name-"
+            stress=10    # once
+            for piece in "$pieces/$name"-*; do
+                [ -s "$piece" ] || continue    # fewer problems than pieces
+                validate "${piece##*/}" "${all[@]}" "${run[@]}" --stress $stress --cases "$piece"
+                stress=0
+            done ;;
+        *)
+            validate "$name" nice "${all[@]}" "${run[@]}" --stress 10 \
+                ${cases[@]+"${cases[@]/#/--cases=}"} ;;
+        esac
     done
 done
-[ -n "${ONLY:-}" ] || timeout "$limit" "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
-    --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu --variant softmax_fwd_tile_cpu \
-    --variant softmax_fwd_split > "$reports/validate-across-devices.json" 2> /dev/null &
+[ -n "${ONLY:-}" ] || validate across-devices "${few[@]}" "$tools/attn-validate" --rounds 1 \
+    --stress 0 --cases tiny --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu \
+    --variant softmax_fwd_tile_cpu --variant softmax_fwd_split
 wait
+rm -r "$pieces"
 tar -C "$reports" -cf "$out/reports${ONLY:+-$$}.tar" .
 python3 - "$reports"/validate-*.json <<'P'
 import json, sys
