@@ -26,28 +26,49 @@ CASES = ROOT / "tests" / "cases"
 
 # name, title, how tests/on.py selects it, options: all problems where a kernel compiles and
 # runs fast, fewer where it does not
-TINY, SMALL, MEDIUM, GRADIENTS, LINEAR = (
-    ["--cases", str(CASES / f"{name}.txt")]
-    for name in ("tiny", "small", "medium", "gradients", "dropout", "linear"))
 ONCE = ["--rounds", "1"]
 OPENCL = ["--device", "opencl:0"]
 
 
-def named(*methods):
-    return [word for method in methods for word in ("--variant", f"softmax_fwd_{method}")]
+def cases(*names):
+    return [word for name in names for word in ("--cases", str(CASES / f"{name}.txt"))]
 
+
+def named(*variants):
+    return [word for variant in variants for word in ("--variant", variant)]
+
+
+GRADIENTS = named("softmax_bwd_tile_gpu") + cases("tiny_gradients", "tiny_dropout")
+# of what shares kernels one
+LINEAR = named(*(f"linear_{method}" for method in (
+    "fwd_chunk", "bwd_chunk", "fwd_recurrent", "bwd_recurrent", "fwd_lmha_split", "bwd_lmha",
+    "fwd_atomic"))) + cases("tiny_linear")
+CHECKED = [*OPENCL, *ONCE, "--repeat", "1", "--stress", "0"]
+TWICE = [*OPENCL, *ONCE, "--repeat", "2", "--stress", "10"]
 
 RUNS = [
-    ("host", "The host's kernels", "none", ["--device", "host", *SMALL, *MEDIUM, *GRADIENTS,
-                                            *LINEAR]),
+    ("host", "The host's kernels", "none",
+     ["--device", "host", *cases("small", "medium", "gradients", "dropout", "linear")]),
     ("pocl", "PoCL, the variants for processors", "pocl",
-     [*OPENCL, *ONCE, *named("tile_cpu", "split"), *SMALL, *MEDIUM]),
+     [*OPENCL, *ONCE, *named("softmax_fwd_tile_cpu", "softmax_fwd_split"),
+      *cases("small", "medium")]),
     ("pocl-others", "PoCL, the other variants", "pocl",
-     [*OPENCL, *ONCE, *named("tile_gpu", "math", "math_clblast", "naive", "naive_copy"), *TINY]),
-    ("rusticl", "Mesa's rusticl", "rusticl",
-     [*OPENCL, *ONCE, "--repeat", "2", "--stress", "10", *TINY]),
+     [*OPENCL, *ONCE, *named(*(f"softmax_fwd_{method}" for method in (
+         "tile_gpu", "math", "math_clblast", "naive", "naive_copy"))), *cases("tiny")]),
+    ("pocl-gradients", "PoCL, gradients and dropout", "pocl",
+     [*OPENCL, *ONCE, *named("softmax_bwd_tile_cpu", "softmax_bwd_math",
+                             "softmax_bwd_math_clblast", "softmax_fwd_tile_cpu"),
+      *cases("tiny_gradients", "tiny_dropout")]),
+    ("pocl-linear", "PoCL, linear attention", "pocl", [*TWICE, *cases("tiny_linear")]),
+    ("rusticl", "Mesa's rusticl", "rusticl", [*TWICE, *cases("tiny")]),
+    ("rusticl-gradients", "Mesa's rusticl, gradients and dropout", "rusticl",
+     [*TWICE, *GRADIENTS]),
+    ("rusticl-linear", "Mesa's rusticl, linear attention", "rusticl", [*TWICE, *LINEAR]),
     ("oclgrind", "oclgrind, a checker of races and addresses", "oclgrind",
-     [*OPENCL, *ONCE, "--repeat", "1", "--stress", "0", *TINY]),
+     [*CHECKED, *cases("tiny")]),
+    ("oclgrind-gradients", "oclgrind, gradients", "oclgrind",
+     [*CHECKED, *named("softmax_bwd_tile_gpu", "softmax_bwd_math"), *cases("tiny_gradients")]),
+    ("oclgrind-linear", "oclgrind, linear attention", "oclgrind", [*CHECKED, *LINEAR]),
 ]
 SKIPPED = 77
 
@@ -102,7 +123,7 @@ def main():
         if not path or not pathlib.Path(path).exists():
             sys.exit(f"--icd {icd}: want NAME=ICD, an .icd file or a folder of them")
         runs.append((name, name, f"icd:{pathlib.Path(path).resolve()}",
-                     [*OPENCL, *ONCE, *TINY]))
+                     [*OPENCL, *ONCE, *cases("tiny")]))
     unknown = set(args.only) - {name for name, *_ in runs}
     if unknown:
         sys.exit(f"--only {unknown.pop()}: want one of {', '.join(r[0] for r in runs)}")

@@ -88,7 +88,9 @@ extern "C" {
  * in its full accuracy unless ATTN_USE_ALLOW_TF32 is given; the
  * running maximum starts at -inf, so any finite number is an ordinary number; a score
  * that f32 cannot hold is an infinity, and positions are compared exactly but enter
- * ALiBi as f32.
+ * ALiBi as f32. So is a sum of weights times values before it is divided by that of the
+ * weights, which are 1 at most, of bf16 2^8: values whose |V| sum up to less than 2^120 are
+ * safe everywhere.
  * Results are rounded to nearest even. The same plan and inputs give the same
  * bits on the same device, and a row gives the same bits alone or in a batch.
  *

@@ -233,6 +233,8 @@ static attn_map map_for(const void *x, int64_t d, int64_t rows, int64_t heads, i
 extern "C" __global__ void attn_try_merge_narrow(attn_kparams p);
 extern "C" __global__ void attn_try_merge_wide(attn_kparams p);
 
+// As lower_merge() of src/plan/cuda/softmax_fwd_split.c, of 132 multiprocessors: the planner's
+// files know nothing of kernels', nor these of theirs.
 static void launch_merge(const attn_kparams &p)
 {
     const bool wide = p.pieces <= (p.round_heads * p.round_queries >= 4 * 132 ? 32 : 8);
