@@ -162,15 +162,17 @@ static void nodes_of_a_tree(void **state)
 {
     static const struct {
         const char *problem;
-        int64_t piece;
+        int64_t piece, share;
     } cases[] = {
-        { "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk8192,d128", 256 },
-        { "softmax_fwd:bf16,b8,hq32,hkv8,lq1,lk8192,d128", 1024 },
-        { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d128", 16384 },
-        { "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk131072,d128", 4096 },
-        { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d256", 16384 },
-        { "softmax_fwd:bf16,b64,hq32,hkv8,lq4,lk8192,d128", 4096 },
-        { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d128,lens", 1024 },
+        { "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk8192,d128", 256, 256 },
+        { "softmax_fwd:bf16,b3,hq32,hkv8,lq1,lk8192,d128", 256, 768 },
+        { "softmax_fwd:bf16,b8,hq32,hkv8,lq1,lk8192,d128", 1024, 2048 },
+        { "softmax_fwd:bf16,b8,hq32,hkv8,lq1,lk8192,d256", 1024, 1024 },
+        { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d128", 16384, 16384 },
+        { "softmax_fwd:bf16,b1,hq32,hkv8,lq1,lk131072,d128", 4096, 4096 },
+        { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d256", 16384, 16384 },
+        { "softmax_fwd:bf16,b64,hq32,hkv8,lq4,lk8192,d128", 4096, 4096 },
+        { "softmax_fwd:bf16,b64,hq32,hkv8,lq1,lk8192,d128,lens", 1024, 1024 },
     };
     static const char asked[] = "softmax_fwd:f16,b1,hq8,hkv2,lq1,lk9000,d64";
     static const int64_t splits[][2] = {
@@ -182,7 +184,11 @@ static void nodes_of_a_tree(void **state)
         const attn_choice c = plan_with(3, cases[i].problem, "softmax_fwd_split_mma", 0);
 
         assert_int_equal(c.step[0].piece, cases[i].piece);
-        assert_int_equal(c.step[1].merges, cases[i].piece);
+        assert_int_equal(c.step[0].share, cases[i].share);
+        assert_int_equal(c.step[0].ends, cases[i].piece > 8192);
+        assert_int_equal(c.n_steps, c.step[0].ends ? 1 : 2);
+        assert_int_equal(c.step[1].merges, c.step[0].ends ? 0 : cases[i].piece);
+        assert_int_equal(c.workspace_bytes > 0, !c.step[0].ends);
     }
     for (size_t i = 0; i < sizeof splits / sizeof splits[0]; i++) {
         const attn_choice c = plan_with(3, asked, "softmax_fwd_split_mma", splits[i][0]);

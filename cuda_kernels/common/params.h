@@ -131,6 +131,9 @@ typedef struct attn_kparams {
     int32_t pages, page_size;
     int32_t piece, pieces;              /* keys of a group, or of what it merges, and their
                                        number; 0, 1: all keys                       */
+    int32_t share, shares;              /* softmax_fwd_split_mma, _split: keys of a group, of one
+                                       piece or more, and groups of all keys           */
+    int32_t ends;                       /* ... of the only piece: writes O itself       */
     int32_t round_head, round_heads;    /* this round computes heads              */
     int32_t round_query, round_queries; /*   b * heads_q + h and queries          */
     attn_cut cut;                       /* of softmax_fwd_tile: of its last tiles      */

@@ -15,7 +15,10 @@
 //           of the tiles in turn go through a ring of the group in shared memory (cp.async):
 //           the next are asked for behind the barrier, when all have used this tile's K, and
 //           V of the tile before
-// Grid      1-D, ceil(round_queries * Hq / Hkv / ROWS) blocks * pieces * round_heads * Hkv
+//           A group has a share of the keys: one piece or, in turn, several, whose states
+//           it writes apart, so that all groups may be there at once. That of the only piece
+//           writes O and the LSE itself
+// Grid      1-D, ceil(round_queries * Hq / Hkv / ROWS) blocks * shares * round_heads * Hkv
 //           / Hq groups, the block fastest
 // Block     128 threads, 1-D
 // Shared    dynamic: the ring, SLOTS * 64 * DIM elements, and weights of two tiles. Q comes by
@@ -50,6 +53,7 @@
 
 #include "softmax/split.cuh"
 #include "softmax/split_state.cuh"
+#include "softmax/split_write.cuh"
 
 constexpr int CAN_MMA = CAN_ALL & ~FEAT_HIDES;
 
@@ -63,6 +67,7 @@ template <int ROWS_, int SLOTS_, int BLOCKS_> struct split {
     static constexpr int CHUNKS = DIM / 8;    // of 16 bytes, of a row
     static constexpr int HALVES = ROWS / 8;   // columns of the second operand come by eight
     static constexpr int PANELS = DIM / 16 / WARPS;    // of O, of a warp, 16 columns each
+    static constexpr bool SEVERAL = HALVES == 1 && DIM < 256;    // pieces of a group: registers
     static constexpr int LEVELS = HALVES > 1 ? 3 : 4;    // of the tree, for their registers
 
     // as the planner counts them. 13 KiB for the group's work are more than it is, lest a third
@@ -255,15 +260,19 @@ DEVICE void change_scores(const attn_kparams &p, const split_row *rows, int j, b
 // their slots away.
 template <typename T, int CAN>
 DEVICE rows_state<T> fold_keys(const attn_kparams &p, const split_work<T> &work,
-                               shared<T> &mem)
+                               shared<T> &mem, int &piece)
 {
     const int before = (work.any.first - work.first) / T::TILE;    // tiles that nobody sees
+    const int apart =    // leaves of a piece, more than there are if it is the group's only one
+        T::SEVERAL && p.share > p.piece ? p.piece / T::TILE : INT32_MAX;
     const int first = work.first + before * T::TILE;
     const int tiles = ceil_div(work.any.end - first, T::TILE);
     uint32_t q[T::HALVES][DIM / 32][4];
     climb<T> my;
     int next = 0, to = 0, from = 0;    // copies that were begun, and places in the ring
+    int leaves = before % apart;       // of the piece so far
 
+    piece = before / apart;
     #pragma unroll
     for (int i = 0; i < T::LEVELS; i++)
         make_empty(my.level[i]);
@@ -306,43 +315,13 @@ DEVICE rows_state<T> fold_keys(const attn_kparams &p, const split_work<T> &work,
 
         make_leaf(mem.ring[from], weights, leaf);
         from = from + 1 < T::SLOTS ? from + 1 : 0;
-        add_leaf(my, before + n, leaf);
-    }
-    return join_levels(my, before + tiles);
-}
-
-// Writes the states of the group's keys, a warp its columns.
-template <typename T>
-DEVICE void write_states(const attn_kparams &p, const split_work<T> &work,
-                         const rows_state<T> &my)
-{
-    const int64_t row0 = (int64_t)work.pair * p.round_queries * work.group + work.row;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, piece = work.first / p.piece;
-    const int columns = p.want_o ? work_pitch(p) : 0;
-
-    #pragma unroll
-    for (int half = 0; half < T::HALVES; half++)
-        #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int r = half * 8 + lane % 4 * 2 + i;
-            const attn_row row = my.row[half][i];
-            float *const sum = work_sum(p, row0 + r, piece);
-
-            if (r >= work.rows)
-                continue;
-            if (warp == 0 && lane < 4)
-                *(float2 *)work_state(p, row0 + r, piece) =
-                    make_float2(row.m, unlifted<TYPE>(row.l));
-            #pragma unroll
-            for (int n = 0; n < T::PANELS; n++)
-                #pragma unroll
-                for (int e = i; e < 4; e += 2) {
-                    const int d = (warp * T::PANELS + n) * 16 + e / 2 * 8 + lane / 4;
-
-                    if (d < columns)
-                        sum[d] = unlifted<TYPE>(my.o[half][n][e]);
-                }
+        add_leaf(my, leaves++, leaf);
+        if (T::SEVERAL && leaves == apart && n + 1 < tiles) {
+            write_states(p, work, join_levels(my, leaves), piece++);
+            leaves = 0;
         }
+    }
+    return join_levels(my, leaves);
 }
 
 template <typename T, int CAN> DEVICE void fwd_split_mma(const attn_kparams &p)
@@ -351,14 +330,20 @@ template <typename T, int CAN> DEVICE void fwd_split_mma(const attn_kparams &p)
     SHARED_MEMORY(memory);
     shared<T> &mem = *(shared<T> *)memory;
     split_work<T> work;
-    rows_state<T> all;
+    rows_state<T> last;
+    int piece = 0;    // that it is of, among the group's
 
     device_let_next();
     find_work<T, CAN>(p, work);
-    make_empty(all);
+    make_empty(last);
     if (work.any.first < work.any.end)
-        all = fold_keys<T, CAN>(p, work, mem);
-    write_states(p, work, all);
+        last = fold_keys<T, CAN>(p, work, mem, piece);
+    if (p.ends) {
+        write_rows<T, CAN>(p, work, last);
+        return;
+    }
+    write_states(p, work, last, piece);
+    write_nothing(p, work, piece);
 }
 
 #define JOIN(a, b) a##b

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // softmax/split.cuh: what fwd_split.cu and fwd_split_mma.cu share: the group's block of rows
-// and piece of the keys, and what scores of a row depend on. TYPE and DIM are the image's.
+// and share of the keys, and what scores of a row depend on. TYPE and DIM are the image's.
 //
 // A shape T has ROWS (of a group).
 #pragma once
@@ -23,7 +23,7 @@ template <typename T> struct split_work {
     int pair;         // batch and key/value head, of the round
     int row, rows;    // the first, and how many there are
     int h, group;     // query heads h .. h + group - 1
-    int first;        // key 0 of the piece
+    int first;        // key 0 of the group's
 };
 
 // Row r of the group's is query query_of() of head head_of(), as the heads' queries lie one
@@ -55,15 +55,15 @@ template <int CAN> DEVICE attn_sequence find_sequence(const attn_kparams &p, int
 template <typename T, int CAN> DEVICE void find_work(const attn_kparams &p, split_work<T> &my)
 {
     const int group = p.group, blocks = ceil_div(p.round_queries * group, T::ROWS);
-    int block = 0, piece = 0, pair = blockIdx.x;
+    int block = 0, share = 0, pair = blockIdx.x;
 
     if (blocks > 1) {
         block = pair % blocks;
         pair /= blocks;
     }
-    if (p.pieces > 1) {
-        piece = pair % p.pieces;
-        pair /= p.pieces;
+    if (p.shares > 1) {
+        share = pair % p.shares;
+        pair /= p.shares;
     }
 
     const int first = p.round_head ? p.round_head / group : 0;    // the round's first pair
@@ -79,7 +79,7 @@ template <typename T, int CAN> DEVICE void find_work(const attn_kparams &p, spli
     my.group = group;
     my.row = block * T::ROWS;
     my.rows = clamp(queries * group - my.row, 0, T::ROWS);
-    my.first = piece * p.piece;
+    my.first = share * p.share;
 
     const int i = query_of(p, my, 0);
     const int n = my.rows ? query_of(p, my, my.rows - 1) - i + 1 : 0;
@@ -92,7 +92,7 @@ template <typename T, int CAN> DEVICE void find_work(const attn_kparams &p, spli
         my.all = range_all<CAN>(p, seq, i, n);
     }
     my.any.first = max(my.any.first, my.first);
-    my.any.end = min(my.any.end, my.first + min(p.piece, max(seq.keys - my.first, 0)));
+    my.any.end = min(my.any.end, my.first + min(p.share, max(seq.keys - my.first, 0)));
     my.k_rows = ADDRESS_KEYS(p, k, seq, b, kv);
     my.v_rows = ADDRESS_KEYS(p, v, seq, b, kv);
 }
@@ -106,7 +106,7 @@ DEVICE attn_score find_row(const attn_kparams &p, const split_work<T> &my, int r
     return score_run<CAN>(p, my.seq, my.b, head_of(p, my, there), query_of(p, my, there), 1);
 }
 
-// Whether some of keys j .. j + n - 1 are not all rows' or not in the piece.
+// Whether some of keys j .. j + n - 1 are not all rows' or not the group's.
 template <typename T> DEVICE bool at_edge(const split_work<T> &my, int j, int n)
 {
     return j < max(my.all.first, my.any.first) || min(my.all.end, my.any.end) - j < n;

@@ -138,7 +138,8 @@ static inline bool attn_groups_of(const attn_step *step, const attn_call *call,
     }
     return attn_mul(round->queries, group, &tiles) &&
            attn_mul(attn_ceil_div(tiles, step->tile_q), round->heads / group, n) &&
-           attn_mul(*n, attn_pieces_of(step->piece, call), n) && attn_mul(*n, columns, n);
+           attn_mul(*n, attn_pieces_of(step->share ? step->share : step->piece, call), n) &&
+           attn_mul(*n, columns, n);
 }
 
 /* Whether there is a group, or more than can be counted. */

@@ -90,7 +90,8 @@ static double groups_of(const attn_problem *p, const attn_step *s)
     const int64_t queries = s->round_queries ? attn_min(s->round_queries, p->lq) : p->lq;
     const int64_t heads =
         s->round_heads ? attn_min(s->round_heads, p->b * p->hq) : p->b * p->hq;
-    const int64_t pieces = s->piece ? attn_max(attn_ceil_div(p->lk, s->piece), 1) : 1;
+    const int64_t keys = s->share ? s->share : s->piece;
+    const int64_t pieces = keys ? attn_max(attn_ceil_div(p->lk, keys), 1) : 1;
 
     switch (s->over) {
     case ATTN_OVER_KEYS: return tiles_k * (double)p->hkv * (double)p->b;

@@ -65,9 +65,13 @@ typedef struct attn_step {
 
     /* Groups over queries: ceil(queries / tile_q) * heads_q * batch. With `grouped` the
      * queries of all heads that share a key/value head are one run: ceil(queries * Hq /
-     * Hkv / tile_q) * heads_kv * batch. Times ceil(keys / piece) if piece is not 0. */
+     * Hkv / tile_q) * heads_kv * batch. Times ceil(keys / piece) if piece is not 0, or
+     * ceil(keys / share). */
     int64_t tile_q, tile_k;      /* in tokens                                  */
     int64_t piece;               /* keys of a group; 0: all                    */
+    int64_t share;               /* keys of a group that has several pieces in turn, which
+                                    it keeps apart; 0: it has one             */
+    bool ends;                   /* cuda: the only piece, and no step merges  */
     int64_t merges;              /* keys of the pieces of an earlier step that this
                                     one brings together; 0: none              */
     bool merges_queries;         /* ... queries, of linear attention           */

@@ -6,7 +6,8 @@
 //        -DNAME=attn_x -DKERNEL_FILE='"softmax/fwd_split.cu"' -DPART=_ranges -DUSED=few \
 //        tools/gpu/try_kernel.cu -o try && ./try B HQ HKV LQ LK CAUSAL PIECE
 //
-// PIECE 0: a tile kernel; of softmax/fwd_mma.cu USED is large. With MERGES the second step of
+// PIECE 0: a tile kernel; SHARE=2048 in the environment: of few queries, keys of a group, of
+// several pieces; of softmax/fwd_mma.cu USED is large. With MERGES the second step of
 // few queries follows, which is linked too: fwd_split_merge.cu, NAME attn_try_merge. The time is
 // of both, and the error is looked at; with ALONE=1 in the environment not so. SHARED_BYTES in
 // place of the shape's own where the part has terms too; RESIDENT=132: so many groups at most;
@@ -294,7 +295,12 @@ int main(int argc, char **argv)
 #else
     const int rows = rows_of<USED>(0);
 #endif
-    int64_t groups = piece ? (lq * (hq / hkv) + rows - 1) / rows * p.pieces * b * hkv
+#ifdef MERGES
+    p.share = getenv("SHARE") ? atoi(getenv("SHARE")) : piece;
+    p.shares = ceil_div(lk, p.share);
+    p.ends = p.pieces == 1;
+#endif
+    int64_t groups = piece ? (lq * (hq / hkv) + rows - 1) / rows * p.shares * b * hkv
                            : (lq + rows - 1) / rows * b * hq;
 #ifdef UNITS
     if (!causal && !getenv("WHOLE"))
@@ -344,7 +350,7 @@ int main(int argc, char **argv)
 #endif
         kernel<<<(unsigned)std::min(groups, resident), USED::THREADS, BYTES>>>(ARGUMENTS);
 #ifdef MERGES
-        if (!getenv("ALONE"))
+        if (!getenv("ALONE") && !p.ends)
             launch_merge(p);
 #endif
         CHECK(cudaEventRecord(last));

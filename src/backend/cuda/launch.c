@@ -204,6 +204,9 @@ static attn_status enqueue(attn_device *dev, CUstream stream, const attn_kernel 
     a->dv = k->dv;
     a->piece = (int32_t)(step->piece ? step->piece : step->merges);
     a->pieces = (int32_t)attn_pieces_of(a->piece, call);
+    a->share = (int32_t)(step->share ? step->share : a->piece);
+    a->shares = (int32_t)attn_pieces_of(a->share, call);
+    a->ends = step->ends;
     a->round_head = (int32_t)round->head;
     a->round_heads = (int32_t)round->heads;
     a->round_query = (int32_t)round->query;

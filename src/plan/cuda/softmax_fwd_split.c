@@ -36,6 +36,7 @@ enum {
     LARGEST_OF_MANY_ROWS = 4096,
     LARGEST_IF_UNEVEN = 1024, /* where some sequences may end early, others not */
     TURN_KEYS = 64,           /* what the begin and the end of a group cost, in keys */
+    MOST_APART = 3,         /* pieces of a group: each ends with a state that is written */
     MOST_RESIDENT = 2,      /* groups on a multiprocessor, as their shared memory has it */
     ROUND_BYTES = 256 << 20 /* of workspace: more goes in rounds of queries */
 };
@@ -141,10 +142,16 @@ static int64_t largest_node(const family *f, const attn_problem *p)
     return many_rows(f, p) ? LARGEST_OF_MANY_ROWS : LARGEST_NODE;
 }
 
-/* Bits do not follow from the node that a piece is, so it may follow from batch and heads:
- * the one with which all groups are done first, if each takes as long as its keys. Where keys
- * may be hidden at run time from some groups alone, the others are not to have too many. */
-static int64_t best_node(const family *f, const attn_problem *p, const attn_caps *c)
+/* The keys of a piece, and of a group that has one or more of them. */
+typedef struct cut {
+    int64_t piece, share;
+} cut;
+
+/* Bits do not follow from the node that a piece is, so it may follow from batch and heads, and
+ * so may the pieces of a group: that with which all groups are done first, if each takes as long
+ * as its keys, and of those the fewest pieces. Where keys may be hidden at run time from some
+ * groups alone, the others are not to have too many. */
+static cut best_cut(const family *f, const attn_problem *p, const attn_caps *c)
 {
     enum {
         MAY_END_EARLY =
@@ -155,38 +162,48 @@ static int64_t best_node(const family *f, const attn_problem *p, const attn_caps
     const int64_t rows = attn_max(attn_ceil_div(p->lq * group_of(p), rows_of(f, p)), 1);
     const int64_t largest =
         p->features & MAY_END_EARLY ? LARGEST_IF_UNEVEN : largest_node(f, p);
-    int64_t best = LEAST_NODE, least = INT64_MAX;
+    const int apart = many_rows(f, p) || is_large(p) ? 1 : MOST_APART; /* for registers */
+    int64_t least = INT64_MAX;
+    cut best = { LEAST_NODE, LEAST_NODE };
 
-    for (int64_t node = LEAST_NODE; node <= largest; node *= TREE_WIDTH) {
-        int64_t groups, cost = INT64_MAX;
+    for (int64_t node = LEAST_NODE; node <= largest; node *= TREE_WIDTH)
+        for (int64_t share = node; share <= node * apart && share <= largest;
+             share += node) {
+            int64_t groups, cost;
 
-        if (attn_mul(rows * pieces_of(p, node), p->b * attn_max(p->hkv, 1), &groups) &&
-            attn_mul(attn_ceil_div(groups, at_once), attn_min(node, p->lk) + TURN_KEYS,
-                     &cost) &&
-            cost < least) {
-            least = cost;
-            best = node;
+            if (attn_mul(rows * pieces_of(p, share), p->b * attn_max(p->hkv, 1), &groups) &&
+                attn_mul(attn_ceil_div(groups, at_once), attn_min(share, p->lk) + TURN_KEYS,
+                         &cost) &&
+                (cost < least ||
+                 (cost == least && pieces_of(p, node) < pieces_of(p, best.piece)))) {
+                least = cost;
+                best = (cut){ node, share };
+            }
         }
-    }
     return best;
 }
 
-static int64_t piece_of(const family *f, const attn_problem *p, const attn_caps *c,
-                        int64_t splits)
+static cut even_cut(int64_t piece)
+{
+    return (cut){ piece, piece };
+}
+
+static cut cut_of(const family *f, const attn_problem *p, const attn_caps *c,
+                  int64_t splits)
 {
     const int64_t keys = attn_max(p->lk, 1),
                   wish = splits ? attn_ceil_div(keys, splits) : 0;
     int64_t node = LEAST_NODE;
 
     if (!f->tree)
-        return even_piece(keys, splits);
+        return even_cut(even_piece(keys, splits));
     if (!splits)
-        return best_node(f, p, c);
+        return best_cut(f, p, c);
     if (wish > largest_node(f, p)) /* of such, one after another without a tree */
-        return attn_round_up(wish, largest_node(f, p));
+        return even_cut(attn_round_up(wish, largest_node(f, p)));
     while (node < wish)
         node *= TREE_WIDTH;
-    return node;
+    return even_cut(node);
 }
 
 /* Workspace of so many queries of all heads; false if that overflows. */
@@ -225,7 +242,7 @@ static bool fits_grid(const family *f, const attn_problem *p, int64_t piece,
 
 static const char *refusal(const family *f, const attn_problem *p, const attn_caps *c)
 {
-    const int64_t piece = piece_of(f, p, c, 0), queries = round_of(p, c, piece);
+    const int64_t piece = cut_of(f, p, c, 0).piece, queries = round_of(p, c, piece);
 
     if (attn_cuda_dim_class(p) == N_DIMS)
         return "D or Dv is over 256";
@@ -297,26 +314,33 @@ static void lower_with(const family *f, const attn_problem *p, const attn_caps *
     const bool all = p->features & EACH_SCORE, many = many_rows(f, p);
     const int kind = many ? (all ? MANY_ALL : MANY_RANGES) : all ? ALL : RANGES;
     attn_step *step = &out->step[out->n_steps++];
-    int64_t piece = piece_of(f, p, c, out->splits), queries = round_of(p, c, piece);
+    cut keys = cut_of(f, p, c, out->splits);
+    int64_t queries = round_of(p, c, keys.piece);
 
     if (!queries ||
-        !fits_grid(f, p, piece, queries)) { /* the wish is more than it can do */
-        piece = piece_of(f, p, c, 0);
-        queries = round_of(p, c, piece);
+        !fits_grid(f, p, keys.piece, queries)) { /* the wish is more than it can do */
+        keys = cut_of(f, p, c, 0);
+        queries = round_of(p, c, keys.piece);
     }
-    out->splits = pieces_of(p, piece);
-    work_bytes(p, out->splits, queries, &out->workspace_bytes);
-    out->workspace_bytes += 16;
+    out->splits = pieces_of(p, keys.piece);
+    step->ends = f->tree && out->splits == 1;
+    if (step->ends)
+        queries = p->lq;
+    else {
+        work_bytes(p, out->splits, queries, &out->workspace_bytes);
+        out->workspace_bytes += 16;
+    }
     step->kernel = f->kernels[p->type - ATTN_F32][i][kind];
     step->grouped = true;
     step->tile_q = rows_of(f, p);
-    step->tile_k = step->piece = piece;
+    step->tile_k = step->piece = keys.piece;
+    step->share = keys.share;
     step->block = THREADS;
     attn_step_softmax(step, p, ATTN_READS_ALL);
     attn_step_define(step, "WHOLE_Q", whole(p, ATTN_TENSOR_Q, p->d));
     attn_step_define(step, "WHOLE_K", whole(p, ATTN_TENSOR_K, p->d));
     attn_step_define(step, "WHOLE_V", whole(p, ATTN_TENSOR_V, p->dv));
-    attn_choice_instance(out, "p%lld,r%lld,dim%d,d%lld,dv%lld,%s,%s", (long long)piece,
+    attn_choice_instance(out, "p%lld,r%lld,dim%d,d%lld,dv%lld,%s,%s", (long long)keys.piece,
                          (long long)step->tile_q, attn_cuda_dim[i], (long long)p->d,
                          (long long)p->dv, attn_type_name(p->type), all ? "all" : "ranges");
     out->tile_reason =
@@ -326,7 +350,8 @@ static void lower_with(const family *f, const attn_problem *p, const attn_caps *
                   "pieces follow from the number of keys";
     attn_choice_budget(out, "rows of k and v on their way", ring_bytes(f, p));
     attn_choice_budget(out, "the group's work", f->work_bytes[is_large(p)]);
-    lower_merge(p, c, piece, queries, out);
+    if (!step->ends)
+        lower_merge(p, c, keys.piece, queries, out);
     for (int n = 0; n < out->n_steps; n++)
         out->step[n].round_queries = queries < p->lq ? queries : 0;
 }
