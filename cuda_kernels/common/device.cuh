@@ -19,6 +19,15 @@ DEVICE int device_thread()
     return x;
 }
 
+// The group's, found anew.
+DEVICE int device_group()
+{
+    int x;
+
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+    return x;
+}
+
 DEVICE float device_f32_of_f16(uint16_t u)
 {
     float f;

@@ -4,11 +4,11 @@
 // Computes  dQ, dK and dV, as written in include/attn/linear.h
 // Method    bwd_wgmma.cuh: three scans, each as fwd_wgmma.cu walks its chunks; or that of dQ and
 //           one, _kv, of dV and dK, which have one state and the same tiles: a warpgroup has the
-//           rows of keys, another those of values
+//           rows of keys, another those of values. The normaliser: bwd_wgmma_numbers.cuh
 // Grid      1-D, as bwd_chunk_tf32.cu; _kv: columns of Dv, all in one group; _sums, _all: groups of
 //           dQ and of dK and dV, one after another (sum_all(), walk_all()), _scan those of _sums
 // Block     384 threads, 1-D, or 512 where two warpgroups have rows of A, and _kv; one brings, one
-//           keeps the state. _sums 384: two bring, one keeps
+//           keeps the state. _sums 384: two bring, one keeps; of all columns 512: two keep
 // Shared    dynamic: parts of chunks of B and X, of states; barriers
 // Barriers  full and empty ones in shared memory for each chunk and each state
 // Layout    rows of B and X 16 bytes at a time, of A and Y 16 or 8. work: slots (chunk.cuh)
@@ -16,14 +16,14 @@
 //           the heads, and on nothing else
 // Instances _q_sums, _k_sums (of dK and dV), _q, _k, _v; _kv of DIM 64 and WIDTH 64. Of f32 _sums,
 //           _scan, and with _kv _all: those of all scans
-// Requires  sm_90a; causal, no normaliser and no states that come or go; rows of 16-byte pieces, D
+// Requires  sm_90a; causal, no states that come or go; rows of 16-byte pieces, D
 //           and Dv up to DIM; dK and dV of DIM 128: a query head for each of keys
 // Tunables  STAGES, DEPTH, STATES, ROWS, SUM_BRINGS; src/plan/cuda/linear_bwd_wgmma.c has the
 //           same numbers
 // Oracle    src/host/linear_bwd_reference.c
 //
-// Built for each TYPE and DIM (64, 128); WIDTH (32, 64): the columns of a group. NAME is the
-// image's.
+// Built for each TYPE and DIM (64, 128); WIDTH (32, 64): the columns of a group; NORMALIZED 1, f32
+// of DIM 64: of normalised problems alone, since others lose 4 % by it. NAME is the image's.
 #include "common/params.h"
 
 #ifndef TYPE
@@ -34,6 +34,9 @@
 #endif
 #ifndef WIDTH
 #define WIDTH 64
+#endif
+#ifndef NORMALIZED
+#define NORMALIZED 0
 #endif
 #ifndef NAME
 #define NAME attn_linear_bwd_wgmma_f32_d64_c64
@@ -77,22 +80,44 @@ static_assert(128 * (ROWS * REGISTERS[0] + REGISTERS[1] + REGISTERS[2]) <=
 
 #define BOTH (DIM == 64 && WIDTH == 64)    // dV and dK in one walk
 
+// Of normalised problems, of chunks: what is added to the pairs of a
+// query, what divides it, and what the normaliser's row of the state grows by, by warps.
+constexpr bool NORMALIZES = NORMALIZED;
+template <bool THERE, int STAGES> struct shared_numbers {};
+template <int STAGES> struct shared_numbers<true, STAGES> {
+    float c[STAGES][CHUNK], factors[STAGES][CHUNK], sums[STAGES][4][DIM];
+};
+
 struct shared_sums {
     keys b[SUM_STAGES];
     values x[SUM_STAGES];
+    shared_numbers<NORMALIZES, SUM_STAGES> of;
     device_barrier full[SUM_STAGES], empty[SUM_STAGES];
+};
+
+// Sums by all columns (bwd_wgmma_sums.cuh).
+[[maybe_unused]] constexpr int WHOLE_STAGES = 2, WHOLE_THREADS = 512;
+// Of threads that keep the state, that bring.
+[[maybe_unused]] constexpr int WHOLE_REGISTERS[2] = { 144, 112 };
+
+struct shared_whole {
+    keys b[WHOLE_STAGES], x[WHOLE_STAGES];
+    device_barrier full[WHOLE_STAGES], empty[WHOLE_STAGES];
 };
 
 struct shared_walk {
     keys b[STAGES];
     values x[STAGES];
     states s[STATES];
+    shared_numbers<NORMALIZES, STAGES> of;
+    float z[STATES][NORMALIZES ? DIM : 2];
     device_barrier full[STAGES], empty[STAGES], there[STATES], read[STATES];
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 #include "linear/bwd_wgmma_rows.cuh"
+#include "linear/bwd_wgmma_sums.cuh"
 
 // What the rows of a segment add to the state: of B and X, of GRAD_Q from its end, backwards to
 // it: what the walk reads first was read last.
@@ -102,7 +127,7 @@ DEVICE void sum_heads(const attn_linear_kparams &p, int group)
     constexpr bool BACK = !is_backwards(WHICH);
     SHARED_MEMORY(memory);
     shared_sums &mem = *(shared_sums *)memory;
-    chunk_work w = find_scan<WHICH, GROUPED>(p, p.heads_kv, group);
+    chunk_work w = find_scan<WHICH, GROUPED>(p, p.heads_kv, group, width_of(p, WHICH));
 
     if (WHICH == GRAD_Q)
         w.end = max(keys_of(w), w.first);
@@ -127,6 +152,8 @@ DEVICE void sum_heads(const attn_linear_kparams &p, int group)
             add_rows<SUM_STAGES>(n, mem, my);
         device_wait_before();    // where the slots of dQ were
         store_sums<WHICH>(p, w, slot_of<WHICH>(p, w, slot), my);
+        if (has_z<WHICH>(p, w) && (WHICH != GRAD_V || w.column == 0))
+            *z_in_slot<WHICH>(p, w, slot) = my.z;
     }
 }
 
@@ -225,22 +252,33 @@ DEVICE void walk_both_alone(const attn_linear_kparams &p) { walk_both<true>(p, (
 #endif
 
 #ifdef TYPE_IS_F32
+#if DIM == 64
 // The groups of a scan beside others.
 template <scan WHICH> DEVICE int groups_of(const attn_linear_kparams &p)
 {
     return ceil_div(width_of(p, WHICH), COLUMNS) * p.pieces * p.heads_q * p.batch;
 }
+#endif
 
 // All sums in one launch: those of dQ, then of dK and dV; and all walks, which take longest first.
 // A query head for each of keys; groups without work end at once.
 DEVICE void sum_all(const attn_linear_kparams &p)
 {
+#if DIM == 64
     const int group = blockIdx.x, behind = group - groups_of<GRAD_Q>(p);
 
     if (behind < 0)
         sum_heads<GRAD_Q, false>(p, group);
     else if (behind < groups_of<GRAD_V>(p))
         sum_heads<GRAD_V, false>(p, behind);
+#else
+    const int group = blockIdx.x, behind = group - p.pieces * p.heads_q * p.batch;
+
+    if (behind < 0)
+        sum_whole<GRAD_Q>(p, group);
+    else
+        sum_whole<GRAD_V>(p, behind);
+#endif
 }
 
 #if BOTH
@@ -259,11 +297,12 @@ DEVICE void walk_all(const attn_linear_kparams &p)
 DEVICE void scan_all(const attn_linear_kparams &p)
 {
     const int64_t slot = slot_floats(p) / 4;
+    const int64_t used = NORMALIZES ? slot : (int64_t)p.d * p.dv / 4;
     float4 *const all = (float4 *)(p.work + p.slots_at) + blockIdx.x / p.pieces * p.slots * slot;
 
     device_let_next();
     device_wait_before();
-    for (int e = (int)(blockIdx.x % p.pieces) * SCANNING + (int)threadIdx.x; e < p.d * p.dv / 4;
+    for (int e = (int)(blockIdx.x % p.pieces) * SCANNING + (int)threadIdx.x; e < used;
          e += p.pieces * SCANNING)
         add_up(all + e, slot, p.slots);
 }
@@ -293,7 +332,7 @@ KERNEL(NAME, _v, WALKING, walk_alone<GRAD_V>)
 KERNEL(NAME, _kv, WALKING, walk_both_alone)
 #endif
 #ifdef TYPE_IS_F32
-KERNEL(NAME, _sums, THREADS, sum_all)
+KERNEL(NAME, _sums, (DIM == 64 ? THREADS : WHOLE_THREADS), sum_all)
 KERNEL(NAME, _scan, SCANNING, scan_all)
 #if BOTH
 KERNEL(NAME, _all, WALKING, walk_all)

@@ -16,7 +16,8 @@ template <scan WHICH, bool GROUPED>
 DEVICE chunk_work find_walk(const attn_linear_kparams &p, int group)
 {
     device_forget();
-    return find_scan<WHICH, GROUPED>(p, is_backwards(WHICH) ? p.heads_kv : p.heads_q, group);
+    return find_scan<WHICH, GROUPED>(p, is_backwards(WHICH) ? p.heads_kv : p.heads_q, group,
+                                     width_of(p, WHICH));
 }
 
 // By the warpgroup that keeps the state.
@@ -29,12 +30,17 @@ DEVICE void keep_state(const attn_linear_kparams &p, shared_walk &mem, int group
 
     device_wait_before();
     load_first<WHICH>(p, w, my);
+    if (has_z<WHICH>(p, w) && linear_has(p, LINEAR_SLOTS))
+        for (int slot = first_slot(p, w); slot <= last_slot(p, w); slot++)
+            my.z += *z_in_slot<WHICH>(p, w, slot);
     #pragma unroll 1
     for (int c = 0, n = 0; c < chunks; c++) {
         const int slot = c % STATES;
 
         device_barrier_wait(&mem.read[slot], (c / STATES & 1) ^ 1);
         share_state(my, mem.s[slot]);
+        if (has_z<WHICH>(p, w))
+            mem.z[slot][thread_of_group()] = my.z;
         arrive_written(&mem.there[slot]);
         #pragma unroll 1
         for (const int end = n + heads; n < end; n++)
@@ -59,7 +65,7 @@ DEVICE void walk_rows(const attn_linear_kparams &p, shared_walk &mem, int group,
         const int stage = n % STAGES, slot = n % STATES;
         const float4 *const b = TURNED ? mem.x[stage][0] : mem.b[stage][0][0];
         const float4 *const x = TURNED ? mem.b[stage][0][0] : mem.x[stage][0];
-        float pairs[CHUNK / 8][4], read[NT][4], seen[NT][4], down[2], none[2] = {};
+        float pairs[CHUNK / 8][4], read[NT][4], seen[NT][4], down[2], scale[2], none[2] = {};
         operands<STEPS> weights;
 
         {
@@ -78,6 +84,7 @@ DEVICE void walk_rows(const attn_linear_kparams &p, shared_walk &mem, int group,
             device_products_hold(pairs);
             if (ASKS == BETWEEN)
                 fetch_reads<WHICH>(p, w, next, coming);
+            add_numbers<WHICH>(mem.of, stage, down, pairs);
             mask_pairs<BACK>(pairs, none);
             make_operands(pairs, weights);
         }
@@ -90,9 +97,11 @@ DEVICE void walk_rows(const attn_linear_kparams &p, shared_walk &mem, int group,
         device_products_wait<0>();
         device_products_hold(read);
         device_products_hold(seen);
+        scale_of<WHICH>(p, mem.of, stage, scale);
+        read_z<WHICH>(mem.z[slot], mem.of, stage, down, read);
         device_barrier_arrive(&mem.empty[stage]);
         device_barrier_arrive(&mem.read[slot]);
-        write_grads<WHICH>(p, w, j, down, read, seen);
+        write_grads<WHICH>(p, w, j, down, scale, read, seen);
     }
     if (BACK && first == 0)
         write_zeros<WHICH>(p, w);
@@ -136,9 +145,11 @@ DEVICE void walk_group(const attn_linear_kparams &p, shared_walk &mem)
                     begin_products<TURNED, STATE_PARTS>(a, mem.s[slot][0][0], PANELS, sum);
                     device_products_wait<0>();
                     device_products_hold(sum);
+                    read_z<WHICH>(mem.z[slot], mem.of, stage, down, sum);
                     device_barrier_arrive(&mem.read[slot]);
                 }
             }
+            add_numbers<WHICH>(mem.of, stage, down, pairs);
             mask_pairs<true>(pairs, none);
             make_operands(pairs, weights);
             begin_products<false, PARTS>(weights, x, 1, seen);
@@ -151,8 +162,10 @@ DEVICE void walk_group(const attn_linear_kparams &p, shared_walk &mem)
         }
 
         const float zeros[NT][4] = {};
+        float scale[2];
 
-        write_grads<WHICH>(p, w, j, down, sum, zeros);
+        scale_of<WHICH>(p, mem.of, 0, scale);
+        write_grads<WHICH>(p, w, j, down, scale, sum, zeros);
     }
     write_zeros<WHICH>(p, w);
 }

@@ -71,6 +71,33 @@ DEVICE void begin_pairs(const tile &a, const tile &b, float (&c)[CHUNK / 8][4])
     device_products_commit();
 }
 
+// Whether queries have numbers that are added to pairs.
+template <scan WHICH> DEVICE bool is_added(const attn_linear_kparams &p)
+{
+    return WHICH != GRAD_V && linear_has(p, LINEAR_NORMALIZE);
+}
+
+// y += the state's last row, of dQ times the query's number.
+template <scan WHICH>
+DEVICE void read_last(const float (&last)[DIM], const float *numbers, const float (&down)[2],
+                      float (&y)[DIM / 8][4])
+{
+    const own_place at;
+    float weight[2];
+
+    #pragma unroll
+    for (int half = 0; half < 2; half++)
+        weight[half] = down[half] * (WHICH == GRAD_Q ? numbers[at.row + half * 8] : 1.0f);
+    #pragma unroll
+    for (int n = 0; n < DIM / 8; n++) {
+        const float2 x = *(const float2 *)&last[n * 8 + at.column];
+
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            y[n][i] += weight[i / 2] * (i % 2 ? x.y : x.x);
+    }
+}
+
 // Pairs as first operands.
 DEVICE void make_weights(const float (&c)[CHUNK / 8][4], uint32_t (&a)[STEPS][4])
 {
@@ -126,16 +153,24 @@ DEVICE results results_of(const attn_linear_kparams &p, const chunk_work &w)
              WHICH != GRAD_V && linear_has(p, LINEAR_ELU1 | LINEAR_RELU) };
 }
 
-// The warp's 16 rows of Y, of the chunk that begins with token j, to their places in A's tile.
+// The warp's 16 rows of Y, of the chunk that begins with token j, to their places in A's tile. Of a
+// normalised problem dQ is divided here, the others by their queries.
+template <scan WHICH>
 DEVICE void put_rows(const attn_linear_kparams &p, const results &all, int j, const own_row &mine,
-                     const float (&down)[2], float (&y)[DIM / 8][4], tile &to)
+                     const float (&down)[2], const float *factors, float (&y)[DIM / 8][4],
+                     tile &to)
 {
     const device_shared at = device_address(to[0]);
     float factor[2];
 
     #pragma unroll
-    for (int half = 0; half < 2; half++)
-        factor[half] = p.scale * (down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW));
+    for (int half = 0; half < 2; half++) {
+        float scale = p.scale;
+
+        if (linear_has(p, LINEAR_NORMALIZE))
+            scale = WHICH == GRAD_Q ? factors[own_place().row + half * 8] : 1.0f;
+        factor[half] = scale * (down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW));
+    }
     if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f))
         #pragma unroll
         for (int i = 0; i < DIM / 2; i++)

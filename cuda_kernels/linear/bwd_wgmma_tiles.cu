@@ -18,7 +18,7 @@
 //           not finite may spread to rows of its chunk that do not see it. The bits of a head
 //           depend on the segments, which follow from B and the heads, and on nothing else
 // Instances _sums, _scan, _walk
-// Requires  sm_90a; causal, no normaliser and no states that come or go; rows of 16-byte pieces, D
+// Requires  sm_90a; causal, no states that come or go; rows of 16-byte pieces, D
 //           and Dv up to DIM; a query head for each of keys
 // Tunables  STAGES_*, LAG_*; src/plan/cuda/linear_bwd_wgmma.c has the same numbers
 // Oracle    src/host/linear_bwd_reference.c
@@ -37,6 +37,7 @@
 #endif
 
 constexpr int COLUMNS = DIM;
+[[maybe_unused]] constexpr bool NORMALIZES = true;
 
 #include "linear/wgmma.cuh"
 
@@ -63,15 +64,17 @@ static_assert(2 * REGISTERS[0] + REGISTERS[1] + REGISTERS[2] <= 512,
 typedef float4 tile[PANELS][TILE];
 typedef float4 state_tiles[PANELS][PANELS][TILE];    // columns, rows
 
-// COUNT tiles: B, X, and those of A.
+// COUNT tiles: B, X, and those of A; what the normaliser adds to the pairs of the chunk's queries.
 template <int COUNT, int STAGES> struct shared_tiles {
     tile at[STAGES][COUNT];
+    float c[STAGES][CHUNK];
     device_barrier full[STAGES], empty[STAGES];
 };
 
 template <int COUNT, int STAGES> struct shared_scan {
     tile at[STAGES][COUNT];
     state_tiles s[STATES];
+    float c[STAGES][CHUNK], factors[STAGES][CHUNK], last[STATES][DIM];
     device_barrier full[STAGES], empty[STAGES], there[2], read[STATES];
 };
 
@@ -109,6 +112,7 @@ template <bool BACK> DEVICE void sum_segment(const attn_linear_kparams &p, int u
     if (threadIdx.x == 0)
         begin_stages<STAGES_SUMS>(mem, 1);
     device_barriers_ready();
+    wait_for_numbers(p);
     if (threadIdx.x < 128) {
         bringer<BACK, true, 2, STAGES_SUMS, LAG_SUMS, shared_sums>{ p, w, mem }.run(!BACK);
     } else {
@@ -119,10 +123,11 @@ template <bool BACK> DEVICE void sum_segment(const attn_linear_kparams &p, int u
         #pragma unroll 1
         for (int n = 0; n < chunks; n++, from.move_on()) {
             device_barrier_wait(&mem.full[from.stage], from.parity);
+            add_last<BACK>(p, mem.at[from.stage][!BACK], mem.c[from.stage], my);
             add_chunk(mem.at[from.stage][0], mem.at[from.stage][1], my);
             device_barrier_arrive(&mem.empty[from.stage]);
         }
-        store_state(own_in_slot(tiles_slot(p, w, BACK, w.segment)), my);
+        store_state(p, own_in_slot(tiles_slot(p, w, BACK, w.segment)), my);
     }
 }
 
@@ -140,9 +145,8 @@ DEVICE void sum_segments(const attn_linear_kparams &p)
 // A slot becomes the sum of those up to it; the groups of a head's segments share the numbers.
 template <bool BACK> DEVICE void scan_segment(const attn_linear_kparams &p, int unit)
 {
-    constexpr int STEP = DIM * DIM / 4;
     const chunk_work w = find_segment<BACK>(p, unit);
-    const int pieces = pieces_of(p, BACK);
+    const int STEP = slot_pieces(p), pieces = pieces_of(p, BACK);
     float4 *const all = tiles_slot(p, w, BACK, 0);
 
     device_wait_before();
@@ -179,8 +183,10 @@ DEVICE void keep_state(const attn_linear_kparams &p, int unit, MEM &mem)
     for (int n = 0; n < chunks; n++, from.move_on(), to.move_on(), turn.move_on()) {
         device_barrier_wait(&mem.read[to.stage], to.parity ^ 1);
         share_rows(my, mem.s[to.stage], mine);
+        share_last(p, my, mem.last[to.stage]);
         arrive_written(&mem.there[turn.stage]);
         device_barrier_wait(&mem.full[from.stage], from.parity);
+        add_last<BACK>(p, mem.at[from.stage][!BACK], mem.c[from.stage], my);
         add_chunk(mem.at[from.stage][0], mem.at[from.stage][1], my);
         device_barrier_arrive(&mem.empty[from.stage]);
     }
@@ -222,22 +228,29 @@ DEVICE void walk_rows(const attn_linear_kparams &p, int unit, MEM &mem, int firs
         }
         device_products_wait<1>();
         device_products_hold(pairs);
+        if (is_added<WHICH>(p))
+            add_to_pairs<WHICH>(mem.c[from.stage], down, pairs);
         mask_pairs<BACK>(pairs, none);
         make_weights(pairs, weights);
         begin_seen(weights, x, y);
         device_products_wait<1>();
-        device_barrier_arrive(&mem.read[state]);
+        if (!is_added<WHICH>(p))
+            device_barrier_arrive(&mem.read[state]);
         device_products_wait<0>();
         device_products_hold(y);
+        if (is_added<WHICH>(p)) {
+            read_last<WHICH>(mem.last[state], mem.c[from.stage], down, y);
+            device_barrier_arrive(&mem.read[state]);
+        }
         meet_whole(meeting);    // all have read A
-        put_rows(p, all, j, mine, down, y, a);
+        put_rows<WHICH>(p, all, j, mine, down, mem.factors[from.stage], y, a);
         before = from.stage;
     }
     if (before >= 0)
         write_tile(all, chunk_at<BACK>(w, chunks - 1 - (chunks - 1 - first) % EVERY),
                    mem.at[before][OF]);
     if (BACK && first == 0)
-        write_zeros<WHICH>(p, w);
+        write_zeros<WHICH>(p, find_segment<BACK>(p, device_group()));
 }
 
 // A scan, or with COUNT 4 both of dV and dK.
@@ -261,6 +274,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p, int unit)
             device_barrier_init(&mem.read[i], 128 * readers);
     }
     device_barriers_ready();
+    wait_for_numbers(p);
     if (group == 0) {
         device_leave_registers<REGISTERS[2]>();
 
@@ -278,9 +292,9 @@ DEVICE void walk_segment(const attn_linear_kparams &p, int unit)
         if (COUNT < 4)
             walk_rows<WHICH, 2, 2, STAGES>(p, unit, mem, group - 2, group);
         else if (group == 2)
-            walk_rows<GRAD_V, 2, 1, STAGES>(p, unit, mem, 0, group);
+            walk_rows<GRAD_V, 2, 1, STAGES>(p, unit, mem, 0, 2);
         else
-            walk_rows<GRAD_K, COUNT - 1, 1, STAGES>(p, unit, mem, 0, group);
+            walk_rows<GRAD_K, COUNT - 1, 1, STAGES>(p, unit, mem, 0, 3);
     }
 }
 

@@ -3,7 +3,7 @@
 // results. Lanes have rows and columns of both as wgmma_walk.cuh says; four columns of a lane,
 // of two tiles, are one after another in the tensor.
 #pragma once
-#include "linear/bwd_wgmma.cuh"
+#include "linear/bwd_wgmma_bring.cuh"
 
 // Of a warp's 16 rows of a tile, the lane's of 16 bytes, as device_matrices() and
 // device_put_matrices() have the words of operand k: of column chunk 2 k or 2 k + 1. Bytes from
@@ -131,17 +131,20 @@ DEVICE void add_up(float4 *at, int64_t step, int n)
     }
 }
 
-// S += B^T X of chunk n.
-template <int STAGES, class MEM> DEVICE void add_rows(int n, MEM &mem, group_state &my)
+// S += B^T X of chunk n; of all columns, panel `columns` of X.
+template <int STAGES, class MEM>
+DEVICE void add_rows(int n, MEM &mem, group_state &my, int columns = 0)
 {
     const int stage = n % STAGES;
 
     device_barrier_wait(&mem.full[stage], n / STAGES & 1);
+    if constexpr (NORMALIZES)
+        add_sums(mem.of, stage, my.z);
     #pragma unroll
     for (int panel = 0; panel < PANELS; panel++) {
         float more[NT][4];
 
-        begin_state(mem.b[stage], mem.x[stage], panel, more);
+        begin_state(mem.b[stage], mem.x[stage], panel, more, columns);
         device_products_wait<0>();
         device_products_hold(more);
         #pragma unroll
@@ -174,11 +177,22 @@ DEVICE void store_four(char *to, const float (&y)[4])
         *(uint2 *)to = make_uint2(device_pair<TYPE>(y[0], y[1]), device_pair<TYPE>(y[2], y[3]));
 }
 
+// What the rows of Y are multiplied by.
+template <scan WHICH, class NUMBERS>
+DEVICE void scale_of(const attn_linear_kparams &p, const NUMBERS &of, int stage, float (&scale)[2])
+{
+    scale[0] = scale[1] = p.scale;
+    if constexpr (NORMALIZES)
+        #pragma unroll
+        for (int half = 0; half < 2; half++)
+            scale[half] = WHICH == GRAD_Q ? of.factors[stage][own_place().row + half * 8] : 1.0f;
+}
+
 // The warpgroup's rows of Y, the sum of both, of the chunk that begins with token j.
 template <scan WHICH>
 DEVICE void write_grads(const attn_linear_kparams &p, const chunk_work &w, int j,
-                        const float (&down)[2], const float (&read)[NT][4],
-                        const float (&seen)[NT][4])
+                        const float (&down)[2], const float (&scale)[2],
+                        const float (&read)[NT][4], const float (&seen)[NT][4])
 {
     const own_place at;
     const tensor_rows to = y_of<WHICH>(p, w);
@@ -188,7 +202,7 @@ DEVICE void write_grads(const attn_linear_kparams &p, const chunk_work &w, int j
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = j + at.row + half * 8;
-        const float factor = p.scale * (down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW));
+        const float factor = scale[half] * (down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW));
         char *const y = (char *)to.from + row * to.bytes + first * (16 / EACH);
 
         if (row >= to.rows)

@@ -122,11 +122,14 @@ DEVICE void begin_products(const operands<COUNT> &a, const float4 *b, int tiles,
     device_products_commit();
 }
 
-// c = K^T V of a chunk begins, 64 rows of it.
-DEVICE void begin_state(const keys &k, const values &v, int panel, float (&c)[NT][4])
+// c = K^T V of a chunk begins, 64 rows of it, and 64 columns where V has panels.
+template <class VALUES>
+DEVICE void begin_state(const keys &k, const VALUES &v, int panel, float (&c)[NT][4],
+                        int columns = 0)
 {
+    constexpr int PART = sizeof v[0] / 16;
     const uint64_t a = device_tile(device_address(k[0][panel]), TILE * 16);
-    const uint64_t b = device_tile(device_address(v[0]), TILE * 16);
+    const uint64_t b = device_tile(device_address(v[0]) + columns * TILE * 16, TILE * 16);
 
     device_products_hold(c);
     device_products_begin();
@@ -134,7 +137,7 @@ DEVICE void begin_state(const keys &k, const values &v, int panel, float (&c)[NT
         #pragma unroll
         for (int n = 0; n < STEPS; n++)
             device_products_turned<TYPE_BF16>(c, a + x * PANELS * TILE + n * 16 * 8,
-                                              b + y * TILE + n * 16 * 8, !first || n > 0);
+                                              b + y * PART + n * 16 * 8, !first || n > 0);
     });
     device_products_commit();
 }

@@ -70,9 +70,9 @@ DEVICE void phi_of(const attn_linear_kparams &p, float4 &x)
 }
 
 // A thread's part of a chunk's rows of SPAN elements: 16 bytes of each row, of every STEP-th row.
-// OF is the type, since the members of other types are others.
-template <int OF, int SPAN> struct rows_of_chunk {
-    static constexpr int ACROSS = SPAN / EACH, STEP = 128 / ACROSS, COUNT = CHUNK / STEP;
+// OF is the type, since the members of other types are others. Or of ROWS rows of the chunk.
+template <int OF, int SPAN, int ROWS = CHUNK> struct rows_of_chunk {
+    static constexpr int ACROSS = SPAN / EACH, STEP = 128 / ACROSS, COUNT = ROWS / STEP;
     float4 x[COUNT];
 
     static __device__ __forceinline__ int row() { return (int)threadIdx.x % 128 / ACROSS; }
@@ -81,7 +81,7 @@ template <int OF, int SPAN> struct rows_of_chunk {
     // From the thread's place in the chunk; zeros past `rows`, or unless its column is `inside`.
     __device__ __forceinline__ void fetch(const char *from, int64_t bytes, int rows, bool inside)
     {
-        if (rows >= CHUNK && inside) {
+        if (rows >= ROWS && inside) {
             #pragma unroll
             for (int i = 0; i < COUNT; i++, from += STEP * bytes)
                 x[i] = *(const float4 *)from;

@@ -11,7 +11,8 @@ enum {
     ATTN_CUDA_SCAN_COLUMNS = 64,
     ATTN_CUDA_THREADS = 128,
     ATTN_CUDA_WARPS = ATTN_CUDA_THREADS / 32,
-    ATTN_CUDA_SCAN_THREADS = 256
+    ATTN_CUDA_SCAN_THREADS = 256,
+    ATTN_CUDA_BEGIN_ROWS = 16 /* bwd_chunk_begin.cu */
 };
 
 enum {
@@ -28,5 +29,9 @@ int64_t attn_cuda_linear_cut(const attn_caps *c, int64_t tokens, int64_t units,
 
 /* Whether all rows are moved 16 bytes at a time, and 16 divides their bytes. */
 bool attn_cuda_linear_aligned(const attn_problem *p);
+
+/* The step that finds numbers of queries: what divides them, and what the normaliser adds to
+ * their pairs; in f16 their lifts, too. */
+void attn_cuda_linear_begin(const attn_problem *p, attn_choice *out);
 
 #endif

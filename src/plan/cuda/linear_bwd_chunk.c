@@ -5,8 +5,7 @@
 
 enum {
     N_CLASSES = 3,
-    BEGIN_ROWS = 16, /* cuda_kernels/linear/bwd_chunk_begin.cu */
-    BEGIN_THREADS = 8 * BEGIN_ROWS,
+    BEGIN_THREADS = 8 * ATTN_CUDA_BEGIN_ROWS,
     FEW_TOKENS = 32 /* fewer are sooner taken one by one */
 };
 
@@ -185,7 +184,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     slices = (double)attn_max(attn_ceil_div(p->d, of_k->columns),
                               attn_ceil_div(p->dv, of_v->columns));
     if (heads * slices > 0x1p31 - 1 ||
-        heads * (double)attn_ceil_div(p->lq, BEGIN_ROWS) > 0x1p31 - 1)
+        heads * (double)attn_ceil_div(p->lq, ATTN_CUDA_BEGIN_ROWS) > 0x1p31 - 1)
         return "more groups than a grid can have, 2^31 - 1";
     if (!work_bytes(p, c, &bytes) || bytes > c->max_alloc_bytes)
         return "a workspace with the states exceeds the device's memory";
@@ -200,12 +199,12 @@ static const char *worse(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
-static void lower_begin(const attn_problem *p, attn_choice *out)
+void attn_cuda_linear_begin(const attn_problem *p, attn_choice *out)
 {
     attn_step *step = &out->step[out->n_steps++];
 
     step->kernel = begins[p->type - ATTN_F32];
-    step->tile_q = BEGIN_ROWS;
+    step->tile_q = ATTN_CUDA_BEGIN_ROWS;
     step->tile_k = 1;
     step->block = BEGIN_THREADS;
     attn_cuda_linear_step(p, step);
@@ -291,7 +290,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     out->splits = 0;
     work_bytes(p, c, &out->workspace_bytes);
     if (row_floats(p))
-        lower_begin(p, out);
+        attn_cuda_linear_begin(p, out);
     if (p->grad & ATTN_GRAD_Q) {
         s = make_scan(p, c, false);
         add_sums(p, &s, k, which, out);

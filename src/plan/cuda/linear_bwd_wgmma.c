@@ -9,6 +9,11 @@ enum {
     SUM_BLOCK = 384,
     BLOCK = 384, /* 128 more where two warpgroups have rows */
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK,
+    WHOLE_BLOCK = 512,
+    WHOLE_BYTES = 2 * 2 * 3 * 2 * TILE_BYTES, /* stages, B and X, parts, panels */
+    NUMBER_BYTES =
+        4 * (2 * ATTN_CUDA_CHUNK + 4 * 64), /* of a normalised problem, of a chunk */
+    Z_BYTES = 4 * 64,                       /* and of a state */
     BARRIER_BYTES = 256,
     LEAST_BESIDE = 8, /* chunks of a segment where all scans run at once */
     N_TYPES = 3,
@@ -48,6 +53,16 @@ static const class classes[N_CLASSES] = {
     { 64, 32, TYPES(EACH, EACH, "d64_c32") },
     { 128, 64, TYPES(SUMS, EACH, "d128_c64") },
 };
+/* Of normalised problems, f32, which others lose by. */
+static const class normalized[] = {
+    { 64, 64, { ALL("linear_bwd_wgmma_f32_d64_c64_n") } },
+    { 64, 32, { EACH("linear_bwd_wgmma_f32_d64_c32_n") } },
+};
+
+static bool is_normalized(const attn_problem *p)
+{
+    return p->features & ATTN_FEAT_NORMALIZE;
+}
 
 /* Groups of a walk whose heads have rows of `width` elements, without segments. */
 static int64_t walks_of(const attn_problem *p, bool back, int64_t width, int64_t columns)
@@ -79,13 +94,14 @@ static bool wants_both(const attn_problem *p)
 static const class *find_class(const attn_problem *p, const attn_caps *c, bool back)
 {
     const int64_t width = back ? attn_max(p->d, p->dv) : p->d;
+    const class *const all = is_normalized(p) && p->type == ATTN_F32 ? normalized : classes;
 
     if (attn_max(p->d, p->dv) > 128)
         return NULL;
     if (attn_max(p->d, p->dv) > 64)
         return &classes[2];
-    return &classes[!(back && wants_both(p)) && !is_full(c, walks_of(p, back, width, 64)) &&
-                    is_full(c, walks_of(p, back, width, 32))];
+    return &all[!(back && wants_both(p)) && !is_full(c, walks_of(p, back, width, 64)) &&
+                is_full(c, walks_of(p, back, width, 32))];
 }
 
 /* Shared memory, line by line, as the kernel's structs have it. */
@@ -93,17 +109,25 @@ typedef struct budget {
     int64_t sums, adds, states;
 } budget;
 
+/* Whether there are kernels with a normaliser for the type and D and Dv; that of tiles is one. */
+static bool takes_numbers(const attn_problem *p)
+{
+    return p->type == ATTN_F32 && attn_max(p->d, p->dv) <= 64;
+}
+
 static budget budget_of(const attn_problem *p, const class *k)
 {
     const bool f32 = p->type == ATTN_F32, large = f32 && k->dim > 64;
     const int64_t parts = f32 ? 3 : p->type == ATTN_F16 ? 2 : 1; /* of bf16 */
     const int64_t panels = k->dim / 64, stage = parts * TILE_BYTES * (panels + 1);
     const int64_t stages = large ? 2 : parts == 1 ? 4 : 3, states = large ? 1 : 2;
+    const int64_t numbers = is_normalized(p) ? NUMBER_BYTES : 0;
 
     return (budget){
-        .sums = (f32 ? 2 : 3) * stage + BARRIER_BYTES,
-        .adds = stages * stage,
-        .states = states * attn_max(parts, 2) * TILE_BYTES * panels + BARRIER_BYTES,
+        .sums = (f32 ? 2 : 3) * (stage + numbers) + BARRIER_BYTES,
+        .adds = stages * (stage + numbers),
+        .states = states * attn_max(parts, 2) * TILE_BYTES * panels +
+                  (numbers ? states * Z_BYTES : 0) + BARRIER_BYTES,
     };
 }
 
@@ -142,7 +166,8 @@ static int64_t find_slots(const attn_problem *p, const attn_caps *c, bool back)
 /* What cuda_kernels/linear/bwd_wgmma_tiles.cu has, of D and Dv up to dim. */
 typedef struct tiles {
     int32_t dim;
-    int64_t sum_tiles, walk_tiles;
+    int64_t sum_tiles, walk_tiles,
+        number_bytes;          /* numbers of queries, last rows of states */
     int64_t back_cost, q_cost; /* of a chunk, by measure */
     const char *sums, *scan, *walk;
 } tiles;
@@ -154,15 +179,19 @@ enum {
     TILES_BLOCK = 512,
     TILES_SUM = 256,
     TILES_SCAN = 256,
-    TILES_ADDED = 12 /* 64 x 64 numbers each that a walk adds up itself */
+    TILES_LAST = 256, /* floats of a state's last row in a slot, by threads */
+    TILES_ADDED = 12  /* 64 x 64 numbers each that a walk adds up itself */
 };
 
 #define TILES(dim)                                   \
     "linear_bwd_wgmma_tiles_bf16_d" dim "_sums",     \
         "linear_bwd_wgmma_tiles_bf16_d" dim "_scan", \
         "linear_bwd_wgmma_tiles_bf16_d" dim "_walk"
-static const tiles tiles_64 = { 64, 2 * 4, 3 * 6 + 2, 7, 4, TILES("64") };
-static const tiles tiles_128 = { 128, 4 * 6, 6 * 4 + 4, 5, 3, TILES("128") };
+static const tiles tiles_64 = {
+    64, 2 * 4, 3 * 6 + 2, 256 * (2 * 6 + 2), 7, 4, TILES("64")
+};
+static const tiles tiles_128 = { 128, 4 * 6, 6 * 4 + 4,   256 * (2 * 4 + 2),
+                                 5,   3,     TILES("128") };
 
 /* NULL: it takes another type, or no heads that share keys. */
 static const tiles *find_tiles(const attn_problem *p)
@@ -217,15 +246,31 @@ static bool has_segments(const attn_problem *p, tile_cut x)
     return attn_min(x.back, x.q) < p->lq;
 }
 
+/* Numbers of each query in the workspace: two, and two that let states begin at 16 bytes. */
+static int64_t row_floats(const attn_problem *p)
+{
+    return is_normalized(p) ? 4 : 0;
+}
+
+/* In bytes. */
+static bool rows_work_bytes(const attn_problem *p, int64_t *out)
+{
+    return attn_mul(4 * row_floats(p) * p->b * p->hq, p->lq, out);
+}
+
 static bool tiles_work_bytes(const attn_problem *p, const attn_caps *c, const tiles *t,
                              int64_t *out)
 {
     const tile_cut x = cut_tiles(p, c, t);
+    const int64_t last = is_normalized(p) ? TILES_LAST : 0;
+    int64_t rows;
 
     *out = 0;
-    return !has_segments(p, x) ||
-           (attn_mul(p->b * p->hq, segments_of(p, x.back) + segments_of(p, x.q), out) &&
-            attn_mul(*out, (int64_t)4 * t->dim * t->dim, out));
+    if (has_segments(p, x) &&
+        !(attn_mul(p->b * p->hq, segments_of(p, x.back) + segments_of(p, x.q), out) &&
+          attn_mul(*out, (int64_t)4 * (t->dim * t->dim + last), out)))
+        return false;
+    return rows_work_bytes(p, &rows) && attn_add(*out, rows, out);
 }
 
 /* The states of the segments, of dQ and then of dK and dV in the same place. false: more than
@@ -240,9 +285,11 @@ static bool work_bytes(const attn_problem *p, const attn_caps *c, int64_t *out)
     const int64_t q = p->grad & ATTN_GRAD_Q ? find_slots(p, c, false) : 0;
     const int64_t back = wants_back(p) ? find_slots(p, c, true) : 0;
     const int64_t slots = is_beside(p, c) ? 2 * back : attn_max(q, back);
+    int64_t rows;
 
     return attn_mul(p->b * p->hkv, slots, out) &&
-           attn_mul(*out, 4 * p->d * (p->dv + 1), out);
+           attn_mul(*out, 4 * p->d * (p->dv + 1), out) && rows_work_bytes(p, &rows) &&
+           attn_add(*out, rows, out);
 }
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)
@@ -267,7 +314,12 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     b = budget_of(p, k);
     if (b.adds + b.states > c->fast_bytes || BLOCK + 128 > c->max_group)
         return "chunks do not fit the shared memory, or a group the limit of threads";
-    if ((double)p->b * (double)p->hq * 4.0 > 0x1p31 - 1)
+    if (is_normalized(p) && !find_tiles(p) && !takes_numbers(p))
+        return "takes the normaliser in f32 up to D and Dv of 64, in bf16 of heads that "
+               "share no keys";
+    if ((double)p->b * (double)p->hq *
+            (double)attn_max(4, attn_ceil_div(p->lq, ATTN_CUDA_BEGIN_ROWS)) >
+        0x1p31 - 1)
         return "more groups than a grid can have, 2^31 - 1";
     if (!work_bytes(p, c, &bytes) || bytes > c->max_alloc_bytes)
         return "a workspace with the states exceeds the device's memory";
@@ -304,6 +356,7 @@ static attn_step *add_step(const attn_problem *p, const scan *s, const char *ker
     step->piece = s->piece;
     step->block = block;
     step->overlaps = out->n_steps > 1;
+    step->row_floats = row_floats(p);
     attn_cuda_linear_step(p, step);
     attn_step_define(step, "LINEAR_SCANNED", s->scanned);
     attn_step_define(step, "LINEAR_SLOTS", s->piece > 0);
@@ -368,6 +421,11 @@ static void add_all_sums(const attn_problem *p, const scan *s, const kernels *k,
     step = add_step(p, s, k->sums, SUM_BLOCK, p->d > p->dv, p->grad, out);
     step->fast_bytes = budget_of(p, s->class).sums;
     step->scans = 2;
+    if (s->class->dim > 64) { /* all columns a group */
+        step->block = WHOLE_BLOCK;
+        step->columns = s->class->dim;
+        step->fast_bytes = WHOLE_BYTES + BARRIER_BYTES;
+    }
     if (!s->scanned)
         return;
     step = add_step(p, s, k->scan, ATTN_CUDA_SCAN_THREADS, false, p->grad, out);
@@ -394,6 +452,7 @@ static attn_step *add_tiles(const attn_problem *p, tile_cut x, const char *kerne
     step->block = block;
     step->overlaps = out->n_steps > 1;
     step->fast_bytes = fast;
+    step->row_floats = row_floats(p);
     attn_cuda_linear_step(p, step);
     return step;
 }
@@ -407,12 +466,15 @@ static void lower_tiles(const attn_problem *p, const attn_caps *c, const tiles *
     attn_step *step;
 
     out->ungrouped = true;
+    if (row_floats(p))
+        attn_cuda_linear_begin(p, out);
     if (has_segments(p, x))
-        add_tiles(p, x, t->sums, TILES_SUM, t->sum_tiles * TILE_BYTES + BARRIER_BYTES, out);
+        add_tiles(p, x, t->sums, TILES_SUM,
+                  t->sum_tiles * TILE_BYTES + t->number_bytes + BARRIER_BYTES, out);
     if (has_segments(p, x) && scanned)
         add_tiles(p, x, t->scan, TILES_SCAN, 0, out);
-    step = add_tiles(p, x, t->walk, TILES_BLOCK, t->walk_tiles * TILE_BYTES + BARRIER_BYTES,
-                     out);
+    step = add_tiles(p, x, t->walk, TILES_BLOCK,
+                     t->walk_tiles * TILE_BYTES + t->number_bytes + BARRIER_BYTES, out);
     attn_step_define(step, "LINEAR_SCANNED", scanned);
     attn_choice_instance(out, "chunk%d,dim%d,tiles,d%lld,dv%lld,%s", ATTN_CUDA_CHUNK,
                          t->dim, (long long)p->d, (long long)p->dv,
@@ -456,6 +518,8 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
         return;
     }
     out->ungrouped = back.beside || (wants_back(p) && !wants_both(p));
+    if (row_floats(p))
+        attn_cuda_linear_begin(p, out);
     if (back.beside)
         add_all_sums(p, &back, of_k, out);
     if (back.beside && of_k->all) {
@@ -476,7 +540,7 @@ const attn_variant attn_cuda_linear_bwd_wgmma_variant = {
         "of three numbers of bf16",
     .op = ATTN_OP_LINEAR,
     .pass = ATTN_PASS_BWD,
-    .features = ATTN_FEAT_CAUSAL | ATTN_FEAT_LENS_KV | ATTN_FEAT_DEN,
+    .features = ATTN_FEAT_CAUSAL | ATTN_FEAT_LENS_KV | ATTN_FEAT_NORMALIZE | ATTN_FEAT_DEN,
     .applicable = applicable,
     .worse = worse,
     .lower = lower,

@@ -142,6 +142,7 @@ DEVICE void device_add_pair(float *to, float a, float b)
 }
 
 DEVICE int device_thread() { return (int)threadIdx.x; }
+DEVICE int device_group() { return (int)blockIdx.x; }
 
 DEVICE void *device_hold(const void *x) { return (void *)x; }
 
