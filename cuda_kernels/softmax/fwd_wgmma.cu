@@ -7,8 +7,9 @@
 //           with V, and the softmax beside those, over the ends of tiles too: the first
 //           product of a tile runs beside the last of the one before, whose O is written
 //           then. Warpgroups take turns at issuing products, so that one's softmax lies under
-//           the other's products. Keys are walked from the last to the first: what is masked
-//           comes at the beginning
+//           the other's products; in shapes that are APART not where a tile begins, which with
+//           causal each does a step after the next one. Keys are walked from the last to the
+//           first: what is masked comes at the beginning
 // Grid      1-D, as many groups as fit the device, each with one tile after another: every
 //           so-manieth in _plain and _tall, the last ones in parts that fill the grid; else the
 //           next that nobody has, by a counter in the workspace, which is 0 at the beginning;
@@ -53,55 +54,13 @@ using large = wgmma<3, 128, 4, 4, 2, 1>;
 using ranged = large;
 #elif DIM <= 128
 using large = wgmma<2, 128, 2, 2, 2, 1>;
-using ranged = wgmma<3, 64, 2, 2, 2, 1>;
+using ranged = wgmma<3, 64, 3, 3, 2, 2>;
 #else
 using large = wgmma<2, 64, 2, 2, 1, 2>;
 using ranged = large;
 #endif
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// S = Q K^T begins.
-template <typename T>
-DEVICE void begin_scores(const float4 *q, const float4 *k, scores<T> &s)
-{
-    const uint64_t a = device_tile(device_address(q), 64 * 128);
-    const uint64_t b = device_tile(device_address(k), T::BN * 128);
-
-    device_products_hold(s[0]);
-    device_products_begin();
-    #pragma unroll
-    for (int x = 0; x < DIM / 16; x++)
-        device_products_in<TYPE>(s[0], a + (x / 4 * 64 * 128 + x % 4 * 32) / 16,
-                                 b + (x / 4 * T::BN * 128 + x % 4 * 32) / 16, x > 0);
-    device_products_commit();
-}
-
-// O += P V begins.
-template <typename T>
-DEVICE void begin_values(const weights<T> &w, const float4 *v, rows_state<T> &my)
-{
-    const uint64_t b = device_tile(device_address(v), T::BN * 128);
-
-    device_products_hold(my.o[0]);
-    device_products_begin();
-    #pragma unroll
-    for (int t = 0; t < T::NT / 2; t++)
-        device_products_of<TYPE>(my.o[0], w[t][0], b + t * 16 * 128 / 16);
-    device_products_commit();
-}
-
-// A tile's maxima and sums against those of another.
-template <typename T> DEVICE void exchange(rows_state<T> &my, float (&m)[2], float (&l)[2])
-{
-    #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const float m_of_my = my.m[0][half], l_of_my = my.l[0][half];
-
-        my.m[0][half] = m[half], my.l[0][half] = l[half];
-        m[half] = m_of_my, l[half] = l_of_my;
-    }
-}
 
 template <typename T, int CAN>
 DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
@@ -126,6 +85,7 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
     score_limits<T> limits;
     // the tile before has been through all but its last product with V, and O
     bool begun = false;
+    int passed = 0;    // steps of the next tile whose K this one has passed over
     constexpr bool STREAMS = !(CAN & FEAT_SOFTCAP) || T::WGS < 3;    // else registers are too few
 
     no_limits(limits);
@@ -156,8 +116,8 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
         for (; n < end; n++) {
             const place_of_k<T> in(n);
 
-            device_meet<256>(TURNS + wg);
-            device_pass<256>(next);
+            if (!T::APART)
+                device_meet<256>(TURNS + wg), device_pass<256>(next);
             device_barrier_wait(&mem.full_k[in.slot], in.parity);
             device_barrier_arrive(&mem.empty_k[in.slot]);
         }
@@ -190,8 +150,9 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
     const auto write = [&](const wgmma_work<T> &work, int t) {
         const int x = first_row();
 
-        write_rows<T, CAN, T::O_PARTS>(p, work, x, mem.o + x * CHUNKS_V / T::O_PARTS,
-                                       scaled ? 1.0f : p.scale, my);
+        if (work.queries > wg * 64)
+            write_rows<T, CAN, T::O_PARTS>(p, work, x, mem.o + x * CHUNKS_V / T::O_PARTS,
+                                           scaled ? 1.0f : p.scale, my);
         device_barrier_arrive(&mem.left[t % WORKS]);
     };
     const auto part_of = [&](const wgmma_work<T> &work) {
@@ -234,14 +195,18 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
         } else {
             forget_rows();
             forget_values();
-            pass_over(work.base, n);
+            pass_over_v(work.base, work.base + passed);
+            pass_over(work.base + passed, n);
+            passed = 0;
             if (n < end) {
                 const place_of_k<T> in(n);
 
                 device_barrier_wait(&mem.full_k[in.slot], in.parity);
-                device_meet<256>(TURNS + wg);
+                if (!T::APART)
+                    device_meet<256>(TURNS + wg);
                 begin_scores<T>(q, mem.k[in.slot], s);
-                device_pass<256>(next);
+                if (!T::APART)
+                    device_pass<256>(next);
                 device_products_wait<0>();
                 device_barrier_arrive(&mem.empty_k[in.slot]);
                 if (n == end - 1)
@@ -254,41 +219,63 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
             }
         }
 
-        #pragma unroll 1
-        for (; n < end; n++) {
+        const int turn = work.base + work.turns.first, turn_end = work.base + work.turns.end;
+        // a step beside the product with V of the weights before it, which lie at v_in: of the
+        // tile before where it begins this one
+        const auto step = [&](int n, const place_of_v<T> &v_in, auto begins) {
             const place_of_k<T> k_in(n);
-            const place_of_v<T> v_in(begun ? work.base - 1 : n - 1);    // of the weights
-            float m[2], l[2];    // of the tile that is written, where this one begins
+            const bool in_turn = !T::APART || (n >= turn && n < turn_end);
 
             device_barrier_wait(&mem.full_k[k_in.slot], k_in.parity);
-            device_meet<256>(TURNS + wg);
+            if (in_turn)
+                device_meet<256>(TURNS + wg);
             begin_scores<T>(q, mem.k[k_in.slot], s);
             device_barrier_wait(&mem.full_v[v_in.slot], v_in.parity);
             begin_values<T>(w, mem.v[v_in.slot], my);
-            device_pass<256>(next);
+            if (in_turn)
+                device_pass<256>(next);
             device_products_wait<1>();
             device_barrier_arrive(&mem.empty_k[k_in.slot]);
             if (n == end - 1)
                 device_barrier_arrive(&mem.empty_q[here.slot][wg]);
-            if (begun) {
-                m[0] = my.m[0][0], m[1] = my.m[0][1], l[0] = my.l[0][0], l[1] = my.l[0][1];
+
+            // of the tile that is written, where this one begins
+            float m[2] = { my.m[0][0], my.m[0][1] }, l[2] = { my.l[0][0], my.l[0][1] };
+
+            if (begins.value)
                 forget_rows();
-            }
 
             const references<T> r = fold(work, work.key(n - work.base), is_masked(n));
 
             device_products_wait<0>();
             device_products_hold(my.o[0]);
             device_barrier_arrive(&mem.empty_v[v_in.slot]);
-            if (r.moves && !begun)
+            if (r.moves && !begins.value)
                 move_rows(my, r);
             pack_weights<T>(s, NULL, w);
-            if (begun) {
+            if (begins.value) {
                 pass_over_v(work.base, n);
                 exchange(my, m, l);
                 write(mem.work[(t - 1) & (WORKS - 1)], t - 1);
                 exchange(my, m, l);
                 forget_values();
+            }
+        };
+
+        if (T::APART && begun) {
+            step(n++, place_of_v<T>(work.base - 1), constant<true>());
+            begun = false;
+        }
+        #pragma unroll 1
+        for (; n < end; n++) {
+            if constexpr (T::APART) {
+                step(n, place_of_v<T>(n - 1), constant<false>());
+            } else {
+                const struct {
+                    bool value;
+                } begins = { begun };
+
+                step(n, place_of_v<T>(begun ? work.base - 1 : n - 1), begins);
                 begun = false;
             }
         }
@@ -312,6 +299,14 @@ DEVICE void compute(const attn_kparams &p, wgmma_shared<T> &mem)
 
                 device_barrier_wait(&mem.full_v[in.slot], in.parity);
                 begin_values<T>(w, mem.v[in.slot], my);
+                if (T::APART && streams) {    // what others wait for before O leaves
+                    const wgmma_work<T> &after = mem.work[(t + 1) % WORKS];
+
+                    if (after.steps > 0 && part_of(after).first > 0) {
+                        pass_over_k(after.base, after.base + 1);
+                        passed = 1;
+                    }
+                }
                 device_products_wait<0>();
                 device_products_hold(my.o[0]);
                 device_barrier_arrive(&mem.empty_v[in.slot]);

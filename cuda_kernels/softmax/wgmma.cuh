@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// softmax/wgmma.cuh: the tile of fwd_wgmma.cu: its numbers, what lies in shared memory, and the
-// work of a tile, which the loading warpgroup describes ahead. TYPE, DIM and DIMV are the
-// image's.
+// softmax/wgmma.cuh: the tile of fwd_wgmma.cu: its numbers, what lies in shared memory, its
+// products, and the work of a tile, which the loading warpgroup describes ahead. TYPE, DIM and
+// DIMV are the image's.
 #pragma once
 #include "softmax/mma_rows.cuh"
 #include "softmax/bring.cuh"
@@ -15,6 +15,9 @@ struct wgmma {
     static constexpr int STAGES_K = STAGES_K_, STAGES_V = STAGES_V_;    // slots of the rings
     static constexpr int QUERIES = QUERIES_;    // slots of Q
     static constexpr int O_PARTS = O_PARTS_;    // of O, which pass one by one
+    // a tile's first step apart from the loop of the others, and no turns there: where a step is
+    // so short that the loop gains by that, and that much code does not cost more
+    static constexpr bool APART = WGS == 3 && BN == 64;
     static constexpr int THREADS = 128 * (1 + WGS), BLOCKS = 1;
     static constexpr int BM = 64 * WGS, ROWS = 16, MT = 1;    // of the group, of a warp
     static constexpr int COLS = 1;    // mma_pairs.cuh
@@ -49,6 +52,9 @@ template <typename T> struct wgmma_work : mma_work {
     place_in_map in_q, in_k;    // V stands where K does
     attn_range boxed;
     int last, base, steps;
+    // Steps that warpgroups take in turns, if APART: which all of them see, but for each one's
+    // first. In others nobody waits for one who does not see them, or still writes O.
+    attn_range turns;
     wgmma_part part[T::WGS];
 
     __device__ int key(int step) const { return (last - step) * T::BN; }
@@ -78,6 +84,48 @@ template <typename T> struct wgmma_shared {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// S = Q K^T begins.
+template <typename T>
+DEVICE void begin_scores(const float4 *q, const float4 *k, scores<T> &s)
+{
+    const uint64_t a = device_tile(device_address(q), 64 * 128);
+    const uint64_t b = device_tile(device_address(k), T::BN * 128);
+
+    device_products_hold(s[0]);
+    device_products_begin();
+    #pragma unroll
+    for (int x = 0; x < DIM / 16; x++)
+        device_products_in<TYPE>(s[0], a + (x / 4 * 64 * 128 + x % 4 * 32) / 16,
+                                 b + (x / 4 * T::BN * 128 + x % 4 * 32) / 16, x > 0);
+    device_products_commit();
+}
+
+// O += P V begins.
+template <typename T>
+DEVICE void begin_values(const weights<T> &w, const float4 *v, rows_state<T> &my)
+{
+    const uint64_t b = device_tile(device_address(v), T::BN * 128);
+
+    device_products_hold(my.o[0]);
+    device_products_begin();
+    #pragma unroll
+    for (int t = 0; t < T::NT / 2; t++)
+        device_products_of<TYPE>(my.o[0], w[t][0], b + t * 16 * 128 / 16);
+    device_products_commit();
+}
+
+// A tile's maxima and sums against those of another.
+template <typename T> DEVICE void exchange(rows_state<T> &my, float (&m)[2], float (&l)[2])
+{
+    #pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float m_of_my = my.m[0][half], l_of_my = my.l[0][half];
+
+        my.m[0][half] = m[half], my.l[0][half] = l[half];
+        m[half] = m_of_my, l[half] = l_of_my;
+    }
+}
 
 // put_rows() of mma_rows.cuh: a quarter of the stores, and of their addresses.
 template <int PARTS, int... SHAPE>
@@ -173,6 +221,7 @@ DEVICE void find_steps(const attn_kparams &p, bool mapped, wgmma_work<T> &work)
     work.steps = work.queries > 0 ? steps_over<T>(work.last, any).end : 0;
     // whole steps alone: what is past the keys must be 0
     work.boxed = mapped ? steps_within<T>(work.last, any) : attn_range{ 0, 0 };
+    work.turns = { 0, work.steps };
     device_forget();
     #pragma unroll 1
     for (int wg = 0; wg < T::WGS; wg++) {
@@ -181,6 +230,8 @@ DEVICE void find_steps(const attn_kparams &p, bool mapped, wgmma_work<T> &work)
         attn_range r = steps_over<T>(work.last, range_any<CAN>(p, work.seq, i, n));
 
         work.part[wg].first = r.first, work.part[wg].end = r.end;
+        work.turns.first = max(work.turns.first, r.first + 1);
+        work.turns.end = min(work.turns.end, r.end);
         device_forget();
         r = steps_within<T>(work.last, range_all<CAN>(p, work.seq, i, max(n, 1)));
         work.part[wg].clear = r.first, work.part[wg].hides = r.end;

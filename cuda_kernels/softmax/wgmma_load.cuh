@@ -40,7 +40,8 @@ DEVICE void bring(bool box, float4 *to, const attn_map &map, const source &from,
     }
 }
 
-// The queries of tile number t; where it has no keys their barrier alone.
+// The queries of tile number t; of a warpgroup without any, or of a tile without keys, their
+// barrier alone.
 template <typename T, bool COPIES>
 DEVICE void bring_queries(const attn_maps &maps, int t, wgmma_shared<T> &mem)
 {
@@ -52,7 +53,7 @@ DEVICE void bring_queries(const attn_maps &maps, int t, wgmma_shared<T> &mem)
         device_barrier *const full = &mem.full_q[in.slot][wg];
         device_barrier *const empty = &mem.empty_q[in.slot][wg];
 
-        if (work.steps) {
+        if (work.steps && work.queries > wg * 64) {
             bring<T, COPIES, 64, CHUNKS_K>(maps.there && work.queries >= wg * 64 + 64,
                                            mem.q[in.slot][wg], maps.q, work.from_q,
                                            work.i0 + wg * 64, work.in_q, empty, in.parity,
