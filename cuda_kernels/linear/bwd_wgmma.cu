@@ -44,7 +44,6 @@
 
 constexpr int COLUMNS = WIDTH;
 
-#define PLACE_HELD    // by a thread that brings rows; found anew it spills at D 128
 #include "linear/wgmma.cuh"
 
 // Chunks of B and X in shared memory, and on their way there; states; warpgroups that have rows

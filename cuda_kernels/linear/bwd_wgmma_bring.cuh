@@ -94,7 +94,7 @@ DEVICE void bring_scan(const attn_linear_kparams &p, const chunk_work &w, MEM &m
                     numbers[i].template sum<true>(b[i],
                                                   mem.of.sums[stage][threadIdx.x % 128 / 32]);
             }
-            b[i].template put<true>(mem.b[stage][0][0], PANELS);
+            b[i].template put<true, true>(mem.b[stage][0][0], PANELS);
             device_forget();
             fetch_b(i);
             device_forget();
@@ -110,7 +110,7 @@ DEVICE void bring_scan(const attn_linear_kparams &p, const chunk_work &w, MEM &m
                 numbers[i].template sum<WHICH == GRAD_K>(
                     x[i], mem.of.sums[stage][threadIdx.x % 128 / 32]);
             }
-            x[i].template put<true>(mem.x[stage][0], 1);
+            x[i].template put<true, true>(mem.x[stage][0], 1);
             arrive_written(&mem.full[stage]);
             fetch_x(i);
             move_on(j, g);

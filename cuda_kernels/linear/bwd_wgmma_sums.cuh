@@ -43,7 +43,7 @@ DEVICE void bring_whole(const attn_linear_kparams &p, const chunk_work &w, const
                 for (int r = 0; r < piece::COUNT; r++)
                     if (inside(i) && piece::row() + r * piece::STEP < rows_of(i, n))
                         phi_of(p, x[i].x[r]);
-            x[i].template put<true>(tiles[stage][0][i / 2] + i % 2 * 32 * 8, PANELS);
+            x[i].template put<true, true>(tiles[stage][0][i / 2] + i % 2 * 32 * 8, PANELS);
             device_forget();
             if (i == PIECES - 1)
                 arrive_written(&mem.full[stage]);

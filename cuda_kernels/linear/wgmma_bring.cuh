@@ -95,14 +95,12 @@ template <int OF, int SPAN, int ROWS = CHUNK> struct rows_of_chunk {
         }
     }
 
-    // To the tiles, `panels` of each part; MOVED: columns as column_at() has them.
-    template <bool MOVED> __device__ __forceinline__ void put(float4 *tiles, int panels) const
+    // To the tiles, `panels` of each part; MOVED: columns as column_at() has them. HELD: the
+    // thread's number is: found anew it takes fewer registers, but spills in gradients of D 128.
+    template <bool MOVED, bool HELD>
+    __device__ __forceinline__ void put(float4 *tiles, int panels) const
     {
-#ifdef PLACE_HELD
-        const int thread = threadIdx.x % 128;
-#else
-        const int thread = device_thread() % 128;    // found anew: that takes fewer registers
-#endif
+        const int thread = HELD ? (int)(threadIdx.x % 128) : device_thread() % 128;
         const int c = thread % ACROSS * EACH, within = MOVED ? c % 16 : c * 2 % 16;
         const int turned = MOVED && SPAN > 64 ? c / 64 : 0;    // panels lie in the same banks
         char *const to = (char *)(tiles + c / 64 * TILE) + within;
@@ -245,10 +243,10 @@ DEVICE void bring_registers(const attn_linear_kparams &p, const chunk_work &w, M
             device_barrier_wait(&mem.empty[stage], (n / STAGES & 1) ^ 1);
             if (linear_has(p, LINEAR_NORMALIZE))
                 sum_rows(k[i], mem.sums[stage][threadIdx.x / 32]);
-            k[i].template put<true>(mem.k[stage][0][0], PANELS);
+            k[i].template put<true, false>(mem.k[stage][0][0], PANELS);
             fetch_k(n + DEPTH, i);
             device_forget();
-            v[i].template put<false>(mem.v[stage][0], 1);
+            v[i].template put<false, false>(mem.v[stage][0], 1);
             arrive_written(&mem.full[stage]);
             fetch_v(n + DEPTH, i);
         }
