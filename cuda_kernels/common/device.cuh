@@ -128,6 +128,12 @@ DEVICE void device_copy_part(void *to, const void *from, int bytes)
 #endif
 }
 
+// Has 128 bytes fetched into the second cache.
+DEVICE void device_fetch(const void *at)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 // Lets the next kernel of the stream begin, if it was launched to overlap with this one;
 // what that reads of this one's results stands behind device_wait_before().
 DEVICE void device_let_next()
@@ -172,6 +178,22 @@ DEVICE int device_flag_acquire(const int *at)
 DEVICE void device_set_flag_release(int *at, int x)
 {
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
+}
+
+// Four words, each of which is read or written for itself, by who waits for them as for flags.
+DEVICE float4 device_words(const float4 *at)
+{
+    float4 x;
+
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(at) : "memory");
+    return x;
+}
+
+DEVICE void device_set_words(float4 *at, const float4 &x)
+{
+    asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(x.x),
+                 "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
 }
 
 DEVICE void device_fence()

@@ -111,6 +111,15 @@ DEVICE void device_bulk_wait_read()
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
+// 1 / x to 1 in the last place, without the branches of a division.
+DEVICE float device_one_over(float x)
+{
+    float y;
+
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 template <int REGISTERS> DEVICE void device_take_registers()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));

@@ -283,7 +283,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
         KERNEL_BODY(call);                                                        \
     }
 
-KERNEL(NAME, _begin, 32, flags_begin)
+KERNEL(NAME, _begin, BEGINNING, slots_begin)
 KERNEL(NAME, _sums, THREADS, sum_chunks)
 KERNEL(NAME, _scan, SCANNING, scan_slots<group_state>)
 KERNEL(NAME, _output, WALKING, walk_segment)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// linear/wgmma_bf16.cuh: tiles of bf16 in shared memory as products read them, how chunks of rows
-// come there, and the state that products are added to. DIM, COLUMNS and KEEPERS, the warpgroups
+// linear/wgmma_bf16.cuh: tiles of bf16 in shared memory as products read them, where chunks of rows
+// lie there, and the state that products are added to. DIM, COLUMNS and KEEPERS, the warpgroups
 // that have rows of the state, are the image's.
 //
 // A tile has 64 rows of 64 numbers (device_tile), of which those past the columns of a group are
-// not read. The tensors' own bits are the operands, so rows are copied there as they lie, and
-// phi, where there is one, is taken of them in place.
+// not read. The tensors' own bits are the operands (wgmma_bf16_bring.cuh); phi, where there is
+// one, is taken in place.
 #pragma once
 #include "common/hopper.cuh"
 #include "linear/chunk.cuh"
@@ -88,126 +88,6 @@ template <int SPAN> struct part_of_rows {
     }
 };
 
-// Rows of a tensor, from where a thread's first 16 bytes lie.
-struct row_source {
-    const char *from;
-    int64_t bytes;    // from row to row
-    bool inside;      // whether the thread's columns are the tensor's
-};
-
-// The next chunk of them: those below `rows`; the others become 0 and are not read.
-template <int SPAN> DEVICE void copy_rows(row_source &x, int rows, float4 *tiles)
-{
-    typedef part_of_rows<SPAN> part;
-    float4 *const to = tiles + part::place();
-
-    #pragma unroll
-    for (int i = 0; i < part::COUNT; i++) {
-        const bool there = x.inside && part::row() + i * part::STEP < rows;
-
-        device_copy<16>((float *)(to + i * part::STEP * 8), x.from, there);
-        x.from += there ? part::STEP * x.bytes : 0;
-    }
-}
-
-template <bool ELU1> DEVICE void take_phi(float4 &x)
-{
-    x.x = __uint_as_float(phi_of_pair<ELU1>(__float_as_uint(x.x)));
-    x.y = __uint_as_float(phi_of_pair<ELU1>(__float_as_uint(x.y)));
-    x.z = __uint_as_float(phi_of_pair<ELU1>(__float_as_uint(x.z)));
-    x.w = __uint_as_float(phi_of_pair<ELU1>(__float_as_uint(x.w)));
-}
-
-// phi of the keys that this thread has copied, those below `rows`: zeros past them stay.
-DEVICE void take_keys(const attn_linear_kparams &p, float4 *tiles, int rows)
-{
-    typedef part_of_rows<DIM> part;
-    float4 *const at = tiles + part::place();
-    const int here = part::column() < p.d ? rows - part::row() : 0;
-
-    #pragma unroll 1
-    for (int from = 0; from < part::COUNT; from += 4) {    // without branches between
-        float4 x[4];
-
-        #pragma unroll
-        for (int i = 0; i < 4; i++)
-            x[i] = at[(from + i) * part::STEP * 8];
-        if (linear_has(p, LINEAR_ELU1))
-            #pragma unroll
-            for (int i = 0; i < 4; i++)
-                take_phi<true>(x[i]);
-        else
-            #pragma unroll
-            for (int i = 0; i < 4; i++)
-                take_phi<false>(x[i]);
-        #pragma unroll
-        for (int i = 0; i < 4; i++)
-            if ((from + i) * part::STEP < here)
-                at[(from + i) * part::STEP * 8] = x[i];
-    }
-}
-
-#define ROW_SOURCE(name, head, span, left, width)                                          \
-    {                                                                                     \
-        (const char *)p.name + 2 * (LINEAR_AT(p, name, w.b, head,                          \
-                                              (int64_t)w.first + part_of_rows<span>::row(), \
-                                              0) + (left) + part_of_rows<span>::column()), \
-            2 * p.name##_stride_l, (left) + part_of_rows<span>::column() < (width)        \
-    }
-
-template <class MEM> DEVICE void copy_queries(row_source &x, int rows, MEM &mem, int stage)
-{
-    if constexpr (MEM::QUERIES_TOO)
-        copy_rows<DIM>(x, rows, mem.q[stage][0]);
-}
-
-// By the warpgroup that brings: first the chunks of keys that are summed up, then the group's own,
-// with queries, `chunks` in all; DEPTH of them are on their way.
-template <int STAGES, int DEPTH, class MEM>
-DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, const chunk_sum &sum,
-                         int chunks, MEM &mem)
-{
-    const int keys_end = min(w.keys, w.end);
-    row_source k = ROW_SOURCE(k, w.kvh, DIM, 0, p.d);
-    row_source v = ROW_SOURCE(v, w.kvh, COLUMNS, w.column, p.dv);
-    row_source q = ROW_SOURCE(q, w.h, DIM, 0, p.d);
-    const char *const first_k = k.from, *const first_v = v.from;
-
-    const auto token_of = [&](int n) {
-        return n < sum.count ? sum.first + n * CHUNK : w.first + (n - sum.count) * CHUNK;
-    };
-    const auto copy = [&](int n) {
-        const int stage = n % STAGES, j = token_of(n);
-
-        if (n < chunks) {
-            device_barrier_wait(&mem.empty[stage], (n / STAGES & 1) ^ 1);
-            if (n == sum.count)
-                k.from = first_k, v.from = first_v;
-            copy_rows<DIM>(k, keys_end - j, mem.k[stage][0]);
-            copy_rows<COLUMNS>(v, keys_end - j, mem.v[stage][0]);
-            if (n >= sum.count)
-                copy_queries(q, w.end - j, mem, stage);
-        }
-        device_commit();
-    };
-
-    k.from += (sum.first - w.first) * k.bytes;
-    v.from += (sum.first - w.first) * v.bytes;
-    #pragma unroll 1
-    for (int n = 0; n < DEPTH; n++)
-        copy(n);
-    #pragma unroll 1
-    for (int n = 0; n < chunks; n++) {
-        const int stage = n % STAGES;
-
-        device_copied<DEPTH - 1>();
-        if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
-            take_keys(p, mem.k[stage][0], keys_end - token_of(n));
-        arrive_written(&mem.full[stage]);
-        copy(n + DEPTH);
-    }
-}
-
 // By all threads of a group, before the barriers are ready.
 DEVICE void fill_ones(ones &one, int threads)
 {
@@ -254,6 +134,49 @@ DEVICE void share_state(const kept_state &my, float4 (*s)[PANELS_V][TILE])
         }
 }
 
+template <bool ELU1> DEVICE void take_phi(float4 &x)
+{
+    x.x = __uint_as_float(phi_of_pair<ELU1>(__float_as_uint(x.x)));
+    x.y = __uint_as_float(phi_of_pair<ELU1>(__float_as_uint(x.y)));
+    x.z = __uint_as_float(phi_of_pair<ELU1>(__float_as_uint(x.z)));
+    x.w = __uint_as_float(phi_of_pair<ELU1>(__float_as_uint(x.w)));
+}
+
+// phi in place, of a thread's part of a chunk's rows of SPAN elements, those below `rows`.
+template <int SPAN>
+DEVICE void take_rows(const attn_linear_kparams &p, float4 *tiles, int rows)
+{
+    typedef part_of_rows<SPAN> part;
+    float4 *const at = tiles + part::place();
+    const int here = rows - part::row();
+
+    #pragma unroll 1
+    for (int from = 0; from < part::COUNT; from += 4) {    // without branches between
+        float4 x[4];
+
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[i] = at[(from + i) * part::STEP * 8];
+        if (linear_has(p, LINEAR_ELU1))
+            #pragma unroll
+            for (int i = 0; i < 4; i++)
+                take_phi<true>(x[i]);
+        else
+            #pragma unroll
+            for (int i = 0; i < 4; i++)
+                take_phi<false>(x[i]);
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            if ((from + i) * part::STEP < here)
+                at[(from + i) * part::STEP * 8] = x[i];
+    }
+}
+
+DEVICE bool has_phi(const attn_linear_kparams &p)
+{
+    return linear_has(p, LINEAR_ELU1 | LINEAR_RELU);
+}
+
 // c += K^T x of a chunk, from panel `first` of K on; x has its rows along the depth, STEP from
 // sixteen to the next.
 template <int STEP, int N>
@@ -278,9 +201,11 @@ DEVICE void add_products_of(const keys &k, int first, uint64_t x, float (&c)[KEP
         device_products_hold(c[panel]);
 }
 
-// S += K^T V of a chunk, and z += K^T 1.
+// By a keeper, from panel `first` on: S += K^T V of a chunk that is brought, and z += K^T 1.
+// Arrives for others, too: `times` in all.
 template <int STAGES, class MEM>
-DEVICE void add_chunk(const attn_linear_kparams &p, int n, int first, MEM &mem, kept_state &my)
+DEVICE void add_chunk(const attn_linear_kparams &p, int n, int first, int times, MEM &mem,
+                      kept_state &my)
 {
     const int stage = n % STAGES;
 
@@ -290,7 +215,7 @@ DEVICE void add_chunk(const attn_linear_kparams &p, int n, int first, MEM &mem, 
     if (linear_has(p, LINEAR_NORMALIZE))
         add_products_of<0>(mem.k[stage], first, device_tile(device_address(mem.one), TILE * 16),
                            my.z);
-    device_barrier_arrive(&mem.empty[stage]);
+    device_barrier_arrive(&mem.empty[stage], times);
 }
 
 // Calls with pairs of numbers of the state, their row, and the first one's column in the tensor,
@@ -338,7 +263,7 @@ DEVICE void put_state_out(const attn_linear_kparams &p, const chunk_work &w, int
             to[0] = x;
             to[p.state_out_stride_d] = y;
         });
-    if (!writes_z(p, w, first / KEPT))
+    if (!writes_z<kept_state>(p, w, first / KEPT))
         return;
     each_z(first, my, [&](float x, int row) {
         if (row < p.d)

@@ -2,21 +2,23 @@
 // linear/wgmma_relay.cuh: how the groups that have the segments of a head hand on what their keys
 // add to the state, for fwd_wgmma.cu and fwd_wgmma_bf16.cu: of some segments all in one launch.
 //
-// The workspace begins with a counter, four words long, and flags, WARPS of each slot, which
-// flags_begin() makes 0 in a launch before; then come slots, of each batch, key/value head,
-// segment and slice of columns one: slot 0 has the state as it came in, if it did, slot s + 1 what
-// segment s adds (of two segments half of it). A slot is KEPT_TILES * 128
-// float4 of each warpgroup that keeps rows of the state, as its threads have them; a warp that has
-// stored its part raises its own flag, and reads but what warps in its place have stored. A group
-// waits for groups with lower numbers alone. Those it counts off: the device may begin groups in
-// any order, but one that has a number has begun, and so have those with lower ones.
+// The workspace begins with a counter, four words long; then come slots, of each batch, key/value
+// head, segment and slice of columns one: slot 0 has the state as it came in, if it did, slot
+// s + 1 what segment s adds (of two segments half of it). A slot is KEPT_TILES * 128 float4 of each
+// warpgroup that keeps rows of the state, as its threads have them. slots_begin() makes the counter
+// 0 in a launch before, and each word of the slots NOT_THERE, which no store leaves behind: who
+// reads numbers reads them until they are others, and no fence or flag stands between.
+//
+// A group waits for groups with lower numbers alone. Those it counts off: the device may begin
+// groups in any order, but one that has a number has begun, and so have those with lower ones.
 //
 // Of many segments (LINEAR_SCANNED) a launch has the sums, scan_slots() is the next, after which
-// slot s has the state before segment s, and the flags are not read.
+// slot s has the state before segment s, and nothing is waited for.
 #pragma once
 #include "linear/chunk.cuh"
 
-constexpr int WARPS = 4 * KEEPERS, SCANNING = 256;    // threads of what scans
+constexpr int SCANNING = 256, BEGINNING = 128;    // threads of what scans, of what begins
+constexpr uint32_t NOT_THERE = 0xffffffffu;       // a NaN; results of arithmetic are 0x7fffffff
 
 DEVICE int slices_of(const attn_linear_kparams &p) { return ceil_div(p.dv, COLUMNS); }
 
@@ -44,21 +46,9 @@ DEVICE int64_t number_of_slot(const attn_linear_kparams &p, const chunk_work &w,
     return (((int64_t)w.b * p.heads_kv + w.kvh) * p.slots + slot) * slices_of(p) + slice;
 }
 
-// The flag of a warp that keeps rows of the state, `keeper` being its warpgroup's number.
-DEVICE int *flag_of_slot(const attn_linear_kparams &p, int64_t number, int keeper)
-{
-    return (int *)p.work + COUNTER + number * WARPS + keeper * 4 + threadIdx.x % 128 / 32;
-}
-
-// Of the counter and the flags.
-DEVICE int64_t floats_of_flags(const attn_linear_kparams &p)
-{
-    return COUNTER + (int64_t)p.batch * p.heads_kv * p.slots * slices_of(p) * WARPS;
-}
-
 DEVICE float4 *part_of_slot(const attn_linear_kparams &p, int64_t number, int keeper)
 {
-    return (float4 *)(p.work + floats_of_flags(p)) +
+    return (float4 *)(p.work + COUNTER) +
            (number * KEEPERS + keeper) * KEPT_TILES * 128 + device_thread() % 128;
 }
 
@@ -76,7 +66,7 @@ template <class STATE> DEVICE void scan_slots(const attn_linear_kparams &p)
     device_wait_before();
     for (int i = (warp * p.pieces + w.segment) * 32 + (int)threadIdx.x % 32; i < FLOATS;
          i += p.pieces * SCANNING) {
-        float *const at = p.work + floats_of_flags(p) + number * FLOATS + i;
+        float *const at = p.work + COUNTER + number * FLOATS + i;
         float sum = 0.0f;
 
         if (i / 512 % KEPT_TILES >= STATE::TILES && !linear_has(p, LINEAR_NORMALIZE))
@@ -100,30 +90,52 @@ template <class STATE> DEVICE void scan_slots(const attn_linear_kparams &p)
 }
 
 // Of one slot by each group; the counter by the first.
-DEVICE void flags_begin(const attn_linear_kparams &p)
+DEVICE void slots_begin(const attn_linear_kparams &p)
 {
+    const float none = __uint_as_float(NOT_THERE);
+    float4 *const to =
+        (float4 *)(p.work + COUNTER) + (int64_t)blockIdx.x * KEEPERS * KEPT_TILES * 128;
+
     device_let_next();
-    if (threadIdx.x < WARPS)
-        ((int *)p.work)[COUNTER + (int64_t)blockIdx.x * WARPS + threadIdx.x] = 0;
     if (blockIdx.x == 0 && threadIdx.x < COUNTER)
         ((int *)p.work)[threadIdx.x] = 0;
+    if (!linear_has(p, LINEAR_STATE) && blockIdx.x / slices_of(p) % p.slots == 0)
+        return;    // nothing comes there
+    for (int i = threadIdx.x; i < KEEPERS * KEPT_TILES * 128; i += BEGINNING)
+        to[i] = make_float4(none, none, none, none);
 }
 
-// The warp's part of a slot is there.
-DEVICE void raise_flag(int *flag)
+DEVICE float but_that(float x)
 {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        device_set_flag_release(flag, 1);
+    return __float_as_uint(x) == NOT_THERE ? __uint_as_float(0x7fffffffu) : x;
 }
 
-// Waits until `count` flags are up, `apart` from each other.
-DEVICE void await_flags(const int *flag, int64_t apart, int count)
+// Numbers to a slot.
+DEVICE void tell(float4 *to, const float4 &x)
 {
-    for (int i = threadIdx.x % 32; i < count; i += 32)
-        while (!device_flag_acquire(flag + i * apart))
-            ;
-    __syncwarp();
+    device_set_words(to, make_float4(but_that(x.x), but_that(x.y), but_that(x.z), but_that(x.w)));
+}
+
+DEVICE bool is_there(const float4 &x)
+{
+    return __float_as_uint(x.x) != NOT_THERE && __float_as_uint(x.y) != NOT_THERE &&
+           __float_as_uint(x.z) != NOT_THERE && __float_as_uint(x.w) != NOT_THERE;
+}
+
+// Reads tiles from a slot, or as many numbers apart, once they are there; by whole warps.
+template <int N> DEVICE void read_tiles(const float4 *from, bool waits, float4 (&x)[N])
+{
+    bool there;
+
+    do {
+        there = true;
+        #pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = device_words(from + i * 128);
+        #pragma unroll
+        for (int i = 0; i < N; i++)
+            there &= is_there(x[i]);
+    } while (waits && __any_sync(0xffffffffu, !there));
 }
 
 // Tiles that count: those of z only where there is one.
@@ -156,9 +168,8 @@ DEVICE void copy_state_in(const attn_linear_kparams &p, const chunk_work &w, int
                        ? *from
                        : 0.0f;
         }
-        to[i * 128] = make_float4(x[0], x[1], x[2], x[3]);
+        tell(to + i * 128, make_float4(x[0], x[1], x[2], x[3]));
     }
-    raise_flag(flag_of_slot(p, number, keeper));
 }
 
 // To the slot behind the group's own: what its keys add.
@@ -173,8 +184,31 @@ DEVICE void give_state(const attn_linear_kparams &p, const chunk_work &w, int ke
     #pragma unroll
     for (int i = 0; i < KEPT_TILES; i++)
         if (i < tiles)
-            to[i * 128] = my.tile(i);
-    raise_flag(flag_of_slot(p, number, keeper));
+            tell(to + i * 128, my.tile(i));
+}
+
+// The slots whose sum is the state that a segment begins with.
+struct slots_before {
+    int first, count;
+};
+
+DEVICE slots_before find_slots_before(const attn_linear_kparams &p, const chunk_work &w)
+{
+    const int first = linear_has(p, LINEAR_SCANNED) ? w.segment
+                                                    : linear_has(p, LINEAR_STATE) ? 0 : 1;
+
+    return { first, w.segment + 1 - first };
+}
+
+// Gives what summed up keys add, and leaves in `my` what of it is before the segment.
+template <class STATE>
+DEVICE void part_with_state(const attn_linear_kparams &p, const chunk_work &w, int keeper,
+                            STATE &my)
+{
+    if (gives_state(p, w))
+        give_state(p, w, keeper, my);
+    if (!shares_sum(p) || w.segment == 0)
+        my = {};
 }
 
 // Gives what summed up keys add, which `my` has, and takes the state that a segment begins with.
@@ -182,47 +216,49 @@ template <class STATE>
 DEVICE void pass_state(const attn_linear_kparams &p, const chunk_work &w, int keeper, STATE &my)
 {
     constexpr int AT_ONCE = STATE::TILES < STATE::AT_ONCE ? STATE::TILES : STATE::AT_ONCE;
-    const bool scanned = linear_has(p, LINEAR_SCANNED);
-    const int first = scanned ? w.segment : linear_has(p, LINEAR_STATE) ? 0 : 1;
-    const int count = w.segment + 1 - first, tiles = tiles_of<STATE>(p);
-    const int64_t number = number_of_slot(p, w, first, w.column / COLUMNS);
+    const bool waits = !linear_has(p, LINEAR_SCANNED);
+    const slots_before before = find_slots_before(p, w);
+    const int64_t number = number_of_slot(p, w, before.first, w.column / COLUMNS);
     const int apart = slices_of(p) * KEEPERS * KEPT_TILES * 128;
     const float4 *from;
 
-    if (gives_state(p, w))
-        give_state(p, w, keeper, my);
-    if (!shares_sum(p) || w.segment == 0)
-        my = {};
-    if (!scanned)
-        await_flags(flag_of_slot(p, number, keeper), (int64_t)slices_of(p) * WARPS, count);
+    part_with_state(p, w, keeper, my);
     from = part_of_slot(p, number, keeper);
-    #pragma unroll (STATE::SLOTS_AT_ONCE)
-    for (int n = 0; n < count; n++, from += apart) {
+    #pragma unroll 1
+    for (int n = 0; n < before.count; n++, from += apart) {
         #pragma unroll
         for (int i = 0; i < STATE::TILES; i += AT_ONCE) {
             float4 x[AT_ONCE];
 
-            #pragma unroll
-            for (int m = 0; m < AT_ONCE; m++)
-                x[m] = from[(i + m) * 128];
+            read_tiles(from + i * 128, waits, x);
             #pragma unroll
             for (int m = 0; m < AT_ONCE; m++)
                 my.add(i + m, x[m]);
         }
         #pragma unroll
         for (int i = STATE::TILES; i < KEPT_TILES; i++)
-            if (i < tiles)
-                my.add(i, from[i * 128]);
+            if (linear_has(p, LINEAR_NORMALIZE)) {
+                float4 x[1];
+
+                read_tiles(from + i * 128, waits, x);
+                my.add(i, x[0]);
+            }
     }
 }
 
 // Whether the group writes z as it comes out. z_out may be z_in: it waits until all slices
 // of columns have read that.
+template <class STATE>
 DEVICE bool writes_z(const attn_linear_kparams &p, const chunk_work &w, int keeper)
 {
     if (!p.want_z || !linear_has(p, LINEAR_NORMALIZE) || w.column + COLUMNS < p.dv)
         return false;
     if (linear_has(p, LINEAR_STATE) && !linear_has(p, LINEAR_SCANNED))
-        await_flags(flag_of_slot(p, number_of_slot(p, w, 0, 0), keeper), WARPS, slices_of(p));
+        for (int slice = 0; slice < slices_of(p); slice++) {
+            float4 x[KEPT_TILES - STATE::TILES];
+
+            read_tiles(part_of_slot(p, number_of_slot(p, w, 0, slice), keeper) +
+                           STATE::TILES * 128, true, x);
+        }
     return true;
 }

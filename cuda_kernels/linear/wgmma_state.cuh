@@ -66,7 +66,7 @@ DEVICE void put_state_out(const attn_linear_kparams &p, const chunk_work &w,
             to[0] = x;
             to[p.state_out_stride_d] = y;
         });
-    if (writes_z(p, w, 0) && has_z(p))
+    if (writes_z<group_state>(p, w, 0) && has_z(p))
         p.z_out[LINEAR_AT(p, z_out, w.b, w.kvh, (int64_t)thread_of_group(), 0)] = my.z;
 }
 

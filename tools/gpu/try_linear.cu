@@ -145,9 +145,9 @@ static void run(problem &x, int steps)
     const attn_linear_kparams &p = x.p;
 
     turn(x);
-#ifdef RELAYS    // but for many segments one launch, never without what lays flags down
+#ifdef RELAYS    // but for many segments one launch, never without what lays slots down
     if (p.pieces > 1 && !(p.features & LINEAR_SCANNED))
-        launch(KERNEL_(NAME, _begin), x.sum_groups, 32, 0, false, p);
+        launch(KERNEL_(NAME, _begin), x.sum_groups, BEGINNING, 0, false, p);
     else
 #endif
     if (steps & 1 && p.pieces > 1)

@@ -7,9 +7,9 @@
 /* As cuda_kernels/linear/fwd_wgmma.cu and fwd_wgmma_bf16.cu have them. */
 enum {
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK, /* 64 columns, read or not */
-    BARRIER_BYTES = 336,                   /* and the number of a group */
+    BARRIER_BYTES = 512,                   /* and the number of a group */
     ONES_BYTES = 2 * 16 * 64,
-    BEGIN_THREADS = 32,
+    BEGIN_THREADS = 128,
     COUNTER_BYTES = 16, /* of the workspace */
     SCAN_THREADS = 256,
     FEW_TOKENS = 32,  /* as in linear_fwd_chunk.c */
@@ -134,21 +134,19 @@ static bool has_slots(const attn_problem *p, const attn_caps *c)
     return find_slots(p, c) > 1 || p->features & ATTN_FEAT_STATE_IN;
 }
 
-/* A slot of each segment of each state and slice of columns, and a flag of each warp that keeps
- * rows of it; the groups' counter (cuda_kernels/linear/wgmma_relay.cuh). False: more than
- * 2^63 - 1. */
+/* A slot of each segment of each state and slice of columns, and the groups' counter
+ * (cuda_kernels/linear/wgmma_relay.cuh); false: more than 2^63 - 1. */
 static bool work_bytes(const attn_problem *p, const attn_caps *c, int64_t *out)
 {
     const class *const k = find_class(p, c);
     const int64_t panels = k->dim / 64, state_tiles = panels * (k->columns / 8);
     const int64_t tiles = state_tiles + (p->type == ATTN_BF16 ? panels : 1); /* z's */
-    const int64_t warps = k->columns > 64 ? 8 : 4;
 
     *out = 0;
-    return !has_slots(p, c) || (attn_mul(p->b * p->hkv, find_slots(p, c), out) &&
-                                attn_mul(*out, attn_ceil_div(p->dv, k->columns), out) &&
-                                attn_mul(*out, 4 * warps + tiles * 128 * 16, out) &&
-                                attn_add(*out, COUNTER_BYTES, out));
+    return !has_slots(p, c) ||
+           (attn_mul(p->b * p->hkv, find_slots(p, c), out) &&
+            attn_mul(*out, attn_ceil_div(p->dv, k->columns), out) &&
+            attn_mul(*out, tiles * 128 * 16, out) && attn_add(*out, COUNTER_BYTES, out));
 }
 
 static const char *applicable(const attn_problem *p, const attn_caps *c)

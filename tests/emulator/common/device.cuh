@@ -133,7 +133,19 @@ DEVICE int device_flag(const int *at) { return *at; }
 DEVICE void device_set_flag(int *at, int x) { *at = x; }
 DEVICE int device_flag_acquire(const int *at) { return *at; }
 DEVICE void device_set_flag_release(int *at, int x) { *at = x; }
+DEVICE void device_set_words(float4 *at, const float4 &x) { *at = x; }
 DEVICE void device_fence() {}
+
+DEVICE void device_fetch(const void *) {}
+
+void emulated_yield();
+
+// Of what others of the group have still to write: they get their turn.
+DEVICE float4 device_words(const float4 *at)
+{
+    emulated_yield();
+    return *at;
+}
 
 DEVICE void device_add_pair(float *to, float a, float b)
 {

@@ -19,6 +19,8 @@ struct device_barrier {
     uint32_t parity;
 };
 
+DEVICE float device_one_over(float x) { return 1.0f / x; }
+
 static inline void emulated_phase(device_barrier *b)
 {
     if (b->missing || b->bytes)
