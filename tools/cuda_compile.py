@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Compiles one CUDA kernel file into one image for all architectures of the build, and
-keeps what ptxas says of registers, stack and spills.
+keeps what ptxas says of registers, stack and spills, and which files were read.
 
-usage: cuda_compile.py NVCC ARCHS LEAST ROOT SOURCE OUT.zip OUT.txt [DEFINE=VALUE...]
+usage: cuda_compile.py NVCC ARCHS LEAST ROOT SOURCE OUT.zip OUT.txt OUT.d [DEFINE=VALUE...]
 
 ARCHS is a list like 75,80,90a: 75 gives PTX alone, a number machine code and PTX, one
 with a letter machine code alone, since that PTX runs nowhere else. Those below LEAST are
@@ -51,6 +51,11 @@ def run(said, *command):
         raise Failure(result.returncode)
 
 
+def files_read(rule):
+    """The files of a make rule as nvcc writes it: target : file \\ file ..."""
+    return rule.read_text().replace("\\\n", " ").partition(" : ")[2].split() if rule.exists() else []
+
+
 def add(image, name, data, n_bytes):
     info = zipfile.ZipInfo(name)    # without a date: the same image each time
     info.comment = str(n_bytes).encode()
@@ -59,11 +64,14 @@ def add(image, name, data, n_bytes):
 
 
 def compile_to(image, said, nvcc, wanted, front):
+    read = set()
     with tempfile.TemporaryDirectory() as folder:
         for arch, has_code, has_ptx in wanted:
             ptx, code = (pathlib.Path(folder) / f"{arch}.{end}" for end in ("ptx", "cubin"))
+            rule = ptx.with_suffix(".d")
             run(said, nvcc, "-ptx", *front, "-gencode", f"arch=compute_{arch},code=compute_{arch}",
-                "-o", ptx)
+                "-MD", "-MF", rule, "-o", ptx)
+            read.update(files_read(rule))
             if has_code:
                 run(said, nvcc, "-cubin", "-Xptxas", "-v,-warn-spills", ptx,
                     "-gencode", f"arch=compute_{arch},code=sm_{arch}", "-o", code)
@@ -71,18 +79,20 @@ def compile_to(image, said, nvcc, wanted, front):
                 add(image, f"sm_{arch}", data, len(data))
             if has_ptx:
                 add(image, f"compute_{arch}", *short_ptx(ptx))
+    return read
 
 
 def main():
-    nvcc, archs, least, root, source, out, report, *defines = sys.argv[1:]
+    nvcc, archs, least, root, source, out, report, rule, *defines = sys.argv[1:]
     front = ["-std=c++17", "-O3", "-I", root, source, *(f"-D{define}" for define in defines)]
-    said, code = [], 0
+    said, code, read = [], 0, set()
     with zipfile.ZipFile(out, "w") as image:
         try:
-            compile_to(image, said, nvcc, targets(archs, least), front)
+            read = compile_to(image, said, nvcc, targets(archs, least), front)
         except Failure as failure:
             code = failure.args[0]
     pathlib.Path(report).write_text("".join(said))
+    pathlib.Path(rule).write_text(f"{out}: {' '.join(sorted(read))}\n")
     if code:
         print("".join(said))
         pathlib.Path(out).unlink()
