@@ -57,6 +57,9 @@ validate() {
     timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --device cuda:0 \
         --variant softmax_fwd_wgmma --cases tests/cases/tall.txt \
         > "$reports/validate-tall.json" 2> /dev/null &
+    timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --device cuda:0 \
+        --device opencl:0 --cases tests/cases/many_heads.txt \
+        > "$reports/validate-many-heads.json" 2> /dev/null &
     timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
         --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu --variant softmax_fwd_mma \
         --variant softmax_fwd_tile_cpu --variant softmax_fwd_split \
