@@ -68,40 +68,6 @@ const attn_arg attn_arg_list[ATTN_ARGS] = {
       ATTN_GRAD_STATE },
 };
 
-bool attn_arg_belongs(const attn_problem *p, int k)
-{
-    const attn_arg *arg = &attn_arg_list[k];
-
-    if (!(arg->ops >> p->op & 1) || (p->features & arg->feature) != arg->feature ||
-        (arg->forward && p->pass != ATTN_PASS_FWD))
-        return false;
-    if (arg->grad & ATTN_ARG_GIVEN)
-        return p->pass == ATTN_PASS_BWD;
-    return !arg->grad || p->grad & arg->grad;
-}
-
-/* What the backward computes from. */
-static bool is_result(size_t at)
-{
-    return at == AT(o) || at == AT(lse) || at == AT(den);
-}
-
-bool attn_arg_is_needed(const attn_problem *p, int k)
-{
-    const attn_arg *arg = &attn_arg_list[k];
-
-    if (p->pass == ATTN_PASS_BWD && (arg->at == AT(lse) || arg->at == AT(den)))
-        return attn_arg_belongs(p, k);
-    return attn_arg_belongs(p, k) && !arg->optional;
-}
-
-bool attn_arg_is_output(const attn_problem *p, int k)
-{
-    const attn_arg *arg = &attn_arg_list[k];
-
-    return arg->output && !(p->pass == ATTN_PASS_BWD && is_result(arg->at));
-}
-
 const char *attn_arg_reason(const attn_problem *p, int k)
 {
     const attn_arg *arg = &attn_arg_list[k];
@@ -124,18 +90,11 @@ const char *attn_arg_reason(const attn_problem *p, int k)
 bool attn_args_ask(const attn_problem *p, const attn_args *args)
 {
     for (int k = 0; k < ATTN_ARGS; k++) {
-        const void *const t = (const char *)args + attn_arg_list[k].at;
-
         if (attn_arg_is_output(p, k) && attn_arg_list[k].at != AT(status) &&
-            ((const attn_tensor *)t)->type != ATTN_TYPE_NONE)
+            attn_arg_given(args, k)->type != ATTN_TYPE_NONE)
             return true;
     }
     return false;
-}
-
-attn_tensor *attn_arg_tensor(attn_args *args, int k)
-{
-    return (attn_tensor *)(void *)((char *)args + attn_arg_list[k].at);
 }
 
 static void set(int64_t size[4], int64_t b, int64_t h, int64_t l, int64_t d)
@@ -273,6 +232,17 @@ attn_status attn_args_extent(const attn_problem *p, const attn_args *a, attn_ext
     return ATTN_OK;
 }
 
+/* Field by field: of a whole struct of this size gcc makes a `rep stos`, and thirty of those are
+ * a third of what a launch takes besides the driver. */
+static void clear(attn_tensor *t)
+{
+    t->data = NULL;
+    t->offset = 0;
+    t->data_bytes = 0;
+    for (int i = 0; i < 4; i++)
+        t->size[i] = t->stride[i] = 0;
+}
+
 /* A size of 1 that stands for more becomes that many, all at one place. The stride of
  * a single step, which may be any number, becomes 0. */
 static void broadcast(const attn_problem *p, attn_args *args, const attn_extent *e)
@@ -284,7 +254,7 @@ static void broadcast(const attn_problem *p, attn_args *args, const attn_extent 
         attn_type type;
 
         if (t->type == ATTN_TYPE_NONE) {
-            *t = (attn_tensor){ .type = ATTN_TYPE_NONE };
+            clear(t);
             continue;
         }
         attn_arg_want(p, args, e, k, &type, want, &may);

@@ -161,10 +161,39 @@ extern const attn_arg attn_arg_list[ATTN_ARGS];
 
 /* Whether tensor k is of the problem's operation, pass and features; must be given then;
  * and is written there: O, the LSE, denominators and the state that comes out forward,
- * gradients backward. */
-bool attn_arg_belongs(const attn_problem *p, int k);
-bool attn_arg_is_needed(const attn_problem *p, int k);
-bool attn_arg_is_output(const attn_problem *p, int k);
+ * gradients backward. Every launch asks this of the whole list, so that it is inline. */
+static inline bool attn_arg_belongs(const attn_problem *p, int k)
+{
+    const attn_arg *arg = &attn_arg_list[k];
+
+    if (!(arg->ops >> p->op & 1) || (p->features & arg->feature) != arg->feature ||
+        (arg->forward && p->pass != ATTN_PASS_FWD))
+        return false;
+    if (arg->grad & ATTN_ARG_GIVEN)
+        return p->pass == ATTN_PASS_BWD;
+    return !arg->grad || p->grad & arg->grad;
+}
+
+static inline bool attn_arg_is_needed(const attn_problem *p, int k)
+{
+    const size_t at = attn_arg_list[k].at;
+
+    if (attn_arg_list[k].optional &&
+        !(p->pass == ATTN_PASS_BWD &&
+          (at == offsetof(attn_args, lse) || at == offsetof(attn_args, den))))
+        return false;
+    return attn_arg_belongs(p, k);
+}
+
+static inline bool attn_arg_is_output(const attn_problem *p, int k)
+{
+    const size_t at = attn_arg_list[k].at;
+
+    return attn_arg_list[k].output &&
+           !(p->pass == ATTN_PASS_BWD &&
+             (at == offsetof(attn_args, o) || at == offsetof(attn_args, lse) ||
+              at == offsetof(attn_args, den))); /* what it computes from */
+}
 
 /* What makes tensor k belong to a problem, for messages: "ATTN_USE_BIAS". */
 const char *attn_arg_reason(const attn_problem *p, int k);
@@ -173,7 +202,15 @@ const char *attn_arg_reason(const attn_problem *p, int k);
 bool attn_args_ask(const attn_problem *p, const attn_args *args);
 
 /* Tensor k of the list. */
-attn_tensor *attn_arg_tensor(attn_args *args, int k);
+static inline attn_tensor *attn_arg_tensor(attn_args *args, int k)
+{
+    return (attn_tensor *)(void *)((char *)args + attn_arg_list[k].at);
+}
+
+static inline const attn_tensor *attn_arg_given(const attn_args *args, int k)
+{
+    return (const attn_tensor *)(const void *)((const char *)args + attn_arg_list[k].at);
+}
 
 /* What tensor k must be: type and sizes. `broadcast`: a size of 1 will do too, bit i
  * for dimension i. */

@@ -241,24 +241,23 @@ attn_status attn_operands_check(const attn_ctx *ctx, attn_operand *list, int n,
 }
 
 /* The tensors that are there, and what each must be. */
-static attn_status list_operands(const attn_problem *p, attn_args *a, const attn_extent *e,
-                                 attn_operand *list, int *n)
+static attn_status list_operands(const attn_problem *p, const attn_args *a,
+                                 const attn_extent *e, attn_operand *list, int *n)
 {
     *n = 0;
     for (int k = 0; k < ATTN_ARGS; k++) {
         const attn_arg *arg = &attn_arg_list[k];
-        const attn_tensor *t = attn_arg_tensor(a, k);
-        const bool belongs = attn_arg_belongs(p, k);
-        const bool is_there = t->type != ATTN_TYPE_NONE;
+        const attn_tensor *t = attn_arg_given(a, k);
         attn_operand *o = &list[*n];
 
-        RULE(belongs || !is_there, "%s is given, but the plan was made without %s",
-             arg->name, attn_arg_reason(p, k));
-        RULE(!attn_arg_is_needed(p, k) || is_there, "%s is missing%s%s", arg->name,
-             arg->feature ? ", but the plan was made with " : "",
-             arg->feature ? attn_arg_reason(p, k) : "");
-        if (!is_there)
+        if (t->type == ATTN_TYPE_NONE) {
+            RULE(!attn_arg_is_needed(p, k), "%s is missing%s%s", arg->name,
+                 arg->feature ? ", but the plan was made with " : "",
+                 arg->feature ? attn_arg_reason(p, k) : "");
             continue;
+        }
+        RULE(attn_arg_belongs(p, k), "%s is given, but the plan was made without %s",
+             arg->name, attn_arg_reason(p, k));
         *o = (attn_operand){
             .name = arg->name,
             .t = t,
@@ -296,13 +295,12 @@ static attn_status check_given(const attn_problem *p, const attn_args *a)
 attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p,
                             const attn_args *args, bool buffers, attn_extent *extent)
 {
-    attn_args copy = *args;
     attn_operand list[ATTN_ARGS];
     attn_status st;
     int n = 0;
 
     if ((st = attn_args_extent(p, args, extent)) != ATTN_OK ||
-        (st = list_operands(p, &copy, extent, list, &n)) != ATTN_OK)
+        (st = list_operands(p, args, extent, list, &n)) != ATTN_OK)
         return st;
     if (p->pass == ATTN_PASS_BWD && (st = check_given(p, args)) != ATTN_OK)
         return st;

@@ -14,7 +14,9 @@ bool attn_struct_copy(void *to, size_t to_size, const void *from, size_t from_si
     for (size_t i = to_size; i < from_size; i++)
         if (bytes[i])
             return false;
-    memset(to, 0, to_size);
-    memcpy(to, from, from_size < to_size ? from_size : to_size);
+    if (from_size > to_size)
+        from_size = to_size;
+    memcpy(to, from, from_size);
+    memset((unsigned char *)to + from_size, 0, to_size - from_size);
     return true;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* gpu/launch_cost.c: what the host pays: for the first use of a variant in a process, and
- * for one launch of a plan that is there, beside the driver's own calls that it is made of.
+ * for one launch of a plan that is there, beside the driver's own calls that it is made of:
+ * the floor is an empty kernel that the driver alone launches.
  *
  *   cc -O2 -Iinclude tools/gpu/launch_cost.c -Lbuild/src -Wl,-rpath,$PWD/build/src \
  *      -lattn -ldl -lm -o launch_cost && ./launch_cost [VARIANT PROBLEM]...
@@ -94,24 +95,23 @@ static void add_workspace(attn_ctx *ctx, const attn_plan *plan, attn_args *a)
         CHECK(attn_memory_alloc(ctx, a->workspace_bytes, &a->workspace));
 }
 
-/* Microseconds of a launch. */
-static void time_launches(attn_ctx *ctx, const attn_plan *plan, const attn_args *args,
-                          double *least, double *median)
-{
-    double us[ROUNDS];
-
-    for (int r = 0; r < ROUNDS; r++) {
-        const double start = now();
-
-        for (int i = 0; i < LAUNCHES; i++)
-            CHECK(attn_execute(plan, args, NULL));
-        us[r] = (now() - start) * 1e6 / LAUNCHES;
-        CHECK(attn_ctx_wait(ctx));
-    }
-    qsort(us, ROUNDS, sizeof us[0], ascending);
-    *least = us[0];
-    *median = us[ROUNDS / 2];
-}
+/* Microseconds of a launch, and then a wait. */
+#define TIME_LAUNCHES(launch, wait, least, median)    \
+    do {                                              \
+        double us[ROUNDS];                            \
+                                                      \
+        for (int r = 0; r < ROUNDS; r++) {            \
+            const double start = now();               \
+                                                      \
+            for (int i = 0; i < LAUNCHES; i++)        \
+                launch;                               \
+            us[r] = (now() - start) * 1e6 / LAUNCHES; \
+            wait;                                     \
+        }                                             \
+        qsort(us, ROUNDS, sizeof us[0], ascending);   \
+        (least) = us[0];                              \
+        (median) = us[ROUNDS / 2];                    \
+    } while (0)
 
 static void measure(const char *variant, const char *problem)
 {
@@ -134,7 +134,8 @@ static void measure(const char *variant, const char *problem)
     CHECK(attn_execute(plan, &args, NULL));
     CHECK(attn_ctx_wait(ctx));
     ran = now() - ran;
-    time_launches(ctx, plan, &args, &least, &median);
+    TIME_LAUNCHES(CHECK(attn_execute(plan, &args, NULL)), CHECK(attn_ctx_wait(ctx)), least,
+                  median);
     printf("%-22s %8.2f %8.2f %8.2f %8.2f %8.2f  %s\n", variant, (made - start) * 1e3,
            (planned - made) * 1e3, ran * 1e3, least, median, problem);
 }
@@ -160,6 +161,43 @@ static void *find(void *library, const char *name)
         exit(1);
     }
     return symbol;
+}
+
+/* What a launch costs without us: of a kernel that does nothing, with as many bytes of
+ * parameters as those of softmax have, and with none. The context is current. */
+static void measure_empty(void *library)
+{
+    enum { PARAMETERS = 1072, NON_BLOCKING = 1 };
+    static const char ptx[] =
+        ".version 7.0\n.target sm_75\n.address_size 64\n"
+        ".visible .entry takes(.param .align 8 .b8 p[1072]) { ret; }\n"
+        ".visible .entry bare() { ret; }\n";
+    static const char *const names[] = { "takes", "bare" };
+    int (*load)(void **, const void *), (*get)(void **, void *, const char *);
+    int (*create)(void **, unsigned), (*wait)(void *);
+    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                  unsigned, void *, void **, void **);
+    void *module, *kernel, *stream, *params[] = { (char[PARAMETERS]){ 0 } };
+    double least, median;
+
+    *(void **)&load = find(library, "cuModuleLoadData");
+    *(void **)&get = find(library, "cuModuleGetFunction");
+    *(void **)&create = find(library, "cuStreamCreate");
+    *(void **)&wait = find(library, "cuStreamSynchronize");
+    *(void **)&launch = find(library, "cuLaunchKernel");
+    printf("\nmicroseconds of a launch by the driver alone, least and median\n");
+    if (load(&module, ptx) || create(&stream, NON_BLOCKING)) {
+        printf("it does not take the empty kernels\n");
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        int failed = get(&kernel, module, names[i]);
+
+        TIME_LAUNCHES(failed |= launch(kernel, 1, 1, 1, 128, 1, 1, 0, stream, params, NULL),
+                      failed |= wait(stream), least, median);
+        printf("%8.2f %8.2f  an empty kernel, %d bytes of parameters%s\n", least, median,
+               i ? 0 : PARAMETERS, failed ? "  FAILED" : "");
+    }
 }
 
 /* What each launch asks of the driver for each tensor, and less of it; numbers as in
@@ -205,6 +243,7 @@ static void measure_driver(void)
     at = (CUdeviceptr)(uintptr_t)memory;
     attributes(1, (const int[]){ CONTEXT }, (void *const[]){ &context }, at);
     push(context);
+    measure_empty(library);
     printf("\nmicroseconds of a call of the driver\n");
     PER_CALL(push(context) | pop(&context));
     PER_CALL(current(&context));

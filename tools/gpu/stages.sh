@@ -6,7 +6,8 @@
 # usage: tools/gpu/stages.sh OUT FOLDER_WITH_DEBS STAGE...    (a folder that is not there: none)
 #
 #   validate  every variant of every device against the oracle, device against device
-#   faults    the fault families, rows of many gigabytes among them, on all devices or DEVICES
+#   faults    the fault families, rows of many gigabytes among them, side by side, on all devices
+#             or DEVICES; FAMILIES='sizes|memory': those alone; each until FAULTS seconds (200)
 #   sanitize  compute-sanitizer's four checkers over all CUDA kernels
 #   two       two GPUs in one process
 #   micro     the rates and latencies that the kernels rest on (micro.sh)
@@ -57,8 +58,8 @@ validate() {
     timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --device cuda:0 \
         --variant softmax_fwd_wgmma --cases tests/cases/tall.txt \
         > "$reports/validate-tall.json" 2> /dev/null &
-    timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --device cuda:0 \
-        --device opencl:0 --cases tests/cases/many_heads.txt \
+    timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --device cuda:0,opencl:0 \
+        --cases tests/cases/many_heads.txt \
         > "$reports/validate-many-heads.json" 2> /dev/null &
     timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
         --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu --variant softmax_fwd_mma \
@@ -73,11 +74,13 @@ validate() {
 # The host runs them everywhere else.
 faults() {
     for test in "$tests"/test_faults_*; do
+        [ -f "$test" ] || continue
+        [[ $test =~ ${FAMILIES:-.} ]] || continue
         for device in ${DEVICES:-$("$tools/attn-info" | grep -xE '(opencl|cuda):[0-9]+')}; do
             (
                 log=$reports/$(basename "$test")-${device/:/-}.txt
                 FAULT_DEVICES=$device timeout "${FAULTS:-200}" "$test" > "$log" 2>&1
-                echo "exit $? of $device $(basename "$test")" \
+                echo "exit $? of $device $(basename "$test"), $(grep -c '^\[       OK' "$log") right" \
                     "$(grep -hE '^\[  (PASSED|FAILED)|ERROR|SKIPPED' "$log" | tr '\n' ' ' | cut -c1-600)"
             ) &
         done
