@@ -33,7 +33,7 @@
 //           these are no longer than what the tree has LEVELS for
 // Features  all but bias, mask and dropout, through common/: a weight of 0 multiplies V, which may
 //           hold anything behind those. The instances _ranges know no pages, softcap or
-//           ALiBi. Sinks are the merge's
+//           ALiBi, and _plain nothing but the LSE. Sinks are the merge's
 // Requires  sm_80; D and Dv up to DIM; columns past them are 0 and not read
 // Tunables  the shapes below; src/plan/cuda/softmax_fwd_split.c has the same numbers
 // Oracle    src/host/softmax_fwd_reference.c
@@ -56,6 +56,14 @@
 #include "softmax/split_write.cuh"
 
 constexpr int CAN_MMA = CAN_ALL & ~FEAT_HIDES;
+
+// Nothing hidden, and rows whole (WHOLE_Q, _K, _V): what is not asked for is not there, since all
+// code, also that of one jump past it, is time at the begin, and some in each tile.
+constexpr int CAN_PLAIN = FEAT_LSE;
+template <int CAN> DEVICE bool whole_rows(const attn_kparams &p, int which)
+{
+    return CAN == CAN_PLAIN || has<CAN>(p, which);
+}
 
 template <int ROWS_, int SLOTS_, int BLOCKS_> struct split {
     static constexpr int ROWS = ROWS_;        // of a group: 8 or 16
@@ -104,7 +112,7 @@ DEVICE void fetch(const attn_kparams &p, const split_work<T> &work, float4 *slot
                   int j)
 {
     constexpr int AT_ONCE = 32 / T::CHUNKS, COPIES = T::KEYS / AT_ONCE;
-    const bool whole = of_k ? has<CAN>(p, WHOLE_K) : has<CAN>(p, WHOLE_V);
+    const bool whole = whole_rows<CAN>(p, of_k ? WHOLE_K : WHOLE_V);
     const int lane = threadIdx.x % 32, chunk = lane % T::CHUNKS;
     const int r0 = threadIdx.x / 32 * T::KEYS + lane / T::CHUNKS;
     const uint16_t *const x = (const uint16_t *)(of_k ? p.k : p.v);
@@ -148,7 +156,7 @@ template <typename T, int CAN>
 DEVICE void fetch_queries(const attn_kparams &p, const split_work<T> &work, float4 *slot)
 {
     static_assert(T::ROWS <= T::TILE, "a slot has room for Q");
-    const bool whole = has<CAN>(p, WHOLE_Q);
+    const bool whole = whole_rows<CAN>(p, WHOLE_Q);
 
     #pragma unroll 1
     for (int at = threadIdx.x; at < T::ROWS * T::CHUNKS; at += T::THREADS) {
@@ -354,6 +362,7 @@ template <typename T, int CAN> DEVICE void fwd_split_mma(const attn_kparams &p)
         fwd_split_mma<T, CAN>(p); \
     }
 
+KERNEL(NAME, _plain, few, CAN_PLAIN)
 KERNEL(NAME, _ranges, few, CAN_RANGES)
 KERNEL(NAME, _all, few, CAN_MMA)
 #if DIM < 256

@@ -41,8 +41,9 @@ enum {
     ROUND_BYTES = 256 << 20 /* of workspace: more goes in rounds of queries */
 };
 
-/* Instances that have to look at single scores, or at pages, are not "ranges". */
-enum { RANGES, ALL, MANY_RANGES, MANY_ALL, N_KINDS };
+/* Instances that have to look at single scores, or at pages, are not "ranges"; those for rows that
+ * can be moved 16 bytes at a time, of which nothing is hidden, are "plain". */
+enum { RANGES, ALL, MANY_RANGES, MANY_ALL, PLAIN, N_KINDS };
 
 /* A kernel file, as cuda_kernels/softmax/fwd_split.cu and fwd_split_mma.cu are: rows of a
  * group, few or many, and its shared memory, where D is small and of the largest class: a
@@ -52,13 +53,13 @@ enum { RANGES, ALL, MANY_RANGES, MANY_ALL, N_KINDS };
 typedef struct family {
     int32_t few, many; /* 0: few only */
     int32_t ring_bytes[2], work_bytes[2];
-    bool tree;
+    bool tree, plain; /* plain: has such instances, for few rows */
     const char *kernels[N_TYPES][N_DIMS][N_KINDS];
 } family;
 
-#define KINDS(name)                                                        \
-    {                                                                      \
-        name "_ranges", name "_all", name "_ranges_many", name "_all_many" \
+#define KINDS(name)                                                                       \
+    {                                                                                     \
+        name "_ranges", name "_all", name "_ranges_many", name "_all_many", name "_plain" \
     }
 #define DIMS(name)                                                    \
     {                                                                 \
@@ -79,6 +80,7 @@ static const family tensor_cores = {
     .ring_bytes = { 512, 768 },
     .work_bytes = { 13312, 3072 },
     .tree = true,
+    .plain = true,
     .kernels = { { { NULL } },
                  DIMS("softmax_fwd_split_mma_f16"),
                  DIMS("softmax_fwd_split_mma_bf16") },
@@ -290,6 +292,20 @@ static bool whole(const attn_problem *p, int tensor, int64_t dim)
            dim * (int64_t)attn_type_bytes(p->type) % 16 == 0;
 }
 
+static int kind_of(const family *f, const attn_problem *p)
+{
+    enum { EACH_SCORE = ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_PAGES };
+    const bool all = p->features & EACH_SCORE;
+
+    if (many_rows(f, p))
+        return all ? MANY_ALL : MANY_RANGES;
+    if (f->plain && !(p->features & ~(uint32_t)ATTN_FEAT_LSE) &&
+        whole(p, ATTN_TENSOR_Q, p->d) && whole(p, ATTN_TENSOR_K, p->d) &&
+        whole(p, ATTN_TENSOR_V, p->dv))
+        return PLAIN;
+    return all ? ALL : RANGES;
+}
+
 static void lower_merge(const attn_problem *p, const attn_caps *c, int64_t piece,
                         int64_t queries, attn_choice *out)
 {
@@ -309,10 +325,8 @@ static void lower_merge(const attn_problem *p, const attn_caps *c, int64_t piece
 static void lower_with(const family *f, const attn_problem *p, const attn_caps *c,
                        attn_choice *out)
 {
-    enum { EACH_SCORE = ATTN_FEATURES_TERMS | ATTN_FEAT_SOFTCAP | ATTN_FEAT_PAGES };
-    const int i = attn_cuda_dim_class(p);
-    const bool all = p->features & EACH_SCORE, many = many_rows(f, p);
-    const int kind = many ? (all ? MANY_ALL : MANY_RANGES) : all ? ALL : RANGES;
+    static const char *const names[N_KINDS] = { "ranges", "all", "ranges", "all", "plain" };
+    const int i = attn_cuda_dim_class(p), kind = kind_of(f, p);
     attn_step *step = &out->step[out->n_steps++];
     cut keys = cut_of(f, p, c, out->splits);
     int64_t queries = round_of(p, c, keys.piece);
@@ -342,7 +356,7 @@ static void lower_with(const family *f, const attn_problem *p, const attn_caps *
     attn_step_define(step, "WHOLE_V", whole(p, ATTN_TENSOR_V, p->dv));
     attn_choice_instance(out, "p%lld,r%lld,dim%d,d%lld,dv%lld,%s,%s", (long long)keys.piece,
                          (long long)step->tile_q, attn_cuda_dim[i], (long long)p->d,
-                         (long long)p->dv, attn_type_name(p->type), all ? "all" : "ranges");
+                         (long long)p->dv, attn_type_name(p->type), names[kind]);
     out->tile_reason =
         f->tree ? "r: rows of all heads that share K and V, read once for all of them; "
                   "pieces are nodes of a tree of keys, which bits follow from"
