@@ -185,6 +185,33 @@ static const char *const huge_parts_problems[] = {
 };
 EACH_OF(huge_parts, huge_parts_problems)
 
+/* Rows of very different sizes side by side, so that no power of two suits them all, as if by
+ * chance or growing from token to token, some of them zeros. */
+static void rows_of_all_sizes(const subject *who)
+{
+    linear_case c;
+    int d, dv;
+
+    for (int grows = 0; grows < 2; grows++) {
+        linear_case_make(&c, who, linear_in_hand);
+        d = (int)c.desc.dim_qk, dv = c.desc.dim_v ? (int)c.desc.dim_v : d;
+        for (int64_t n = 0; n < c.n_in[IN_Q]; n++)
+            c.in[IN_Q][n] *= ldexpf(1, (int)(n / d * 11 % 64) - 32);
+        for (int64_t n = 0; n < c.n_in[IN_K]; n++)
+            c.in[IN_K][n] *= n / d % 64 < 3 ? 0 : ldexpf(1, (int)(n / d * 23 % 64) - 32);
+        for (int64_t n = 0; n < c.n_in[IN_V]; n++)
+            c.in[IN_V][n] *= ldexpf(1, (int)(n / dv * (grows ? 1 : 37) % 64) - 32);
+        linear_case_compare(&c);
+        linear_case_free(&c);
+    }
+}
+static const char *const rows_of_all_sizes_problems[] = {
+    "linear_fwd:f32,b1,hq1,hkv1,lq150,lk150,d64,causal",
+    "linear_fwd:f32,b1,hq1,hkv1,lq150,lk150,d24,dv36,causal,phi=relu,normalize,den",
+    "linear_fwd:f32,b1,hq2,hkv1,lq150,lk150,d128,dv32,causal,state",
+};
+EACH_OF(rows_of_all_sizes, rows_of_all_sizes_problems)
+
 /* Denominators that are 0: with eps = 0 O and all gradients are 0; with one what that
  * gives. */
 static const char *const zero_denominators_problems[] = {
@@ -225,6 +252,7 @@ int main(void)
         cmocka_unit_test(test_huge_queries_of_bf16),
         cmocka_unit_test(test_huge_gradients_of_bf16),
         cmocka_unit_test(test_huge_parts),
+        cmocka_unit_test(test_rows_of_all_sizes),
         cmocka_unit_test(test_zero_denominators),
     };
     return LINEAR_RUN(tests);

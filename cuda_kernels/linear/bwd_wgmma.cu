@@ -43,6 +43,7 @@
 #endif
 
 constexpr int COLUMNS = WIDTH;
+constexpr bool HALVES = false;    // of f32: sums of three numbers of bf16
 
 #include "linear/wgmma.cuh"
 

@@ -59,8 +59,8 @@ struct own_place {
     }
 };
 
-// The state, for the warpgroups with queries: rows along the depth.
-DEVICE void share_state(const group_state &my, states &s)
+// The state, for the warpgroups with queries: rows along the depth; `up` times it.
+DEVICE void share_state(const group_state &my, states &s, float up = 1.0f)
 {
     const own_place mine;
     char *const first = (char *)s[0][0] + mine.row * 128 + mine.column * 2;
@@ -71,7 +71,7 @@ DEVICE void share_state(const group_state &my, states &s)
         char *const at = first + (panel * 64 + half * 8) * 128 + (n ^ (mine.row & 7)) * 16;
         uint32_t part[STATE_PARTS];
 
-        split(my.s[panel][n][half * 2], my.s[panel][n][half * 2 + 1], part);
+        split(my.s[panel][n][half * 2] * up, my.s[panel][n][half * 2 + 1] * up, part);
         #pragma unroll
         for (int x = 0; x < STATE_PARTS; x++)
             *(uint32_t *)(at + x * PANELS * TILE * 16) = part[x];
@@ -100,33 +100,7 @@ DEVICE void load_four(const char *from, uint32_t (&to)[2])
     to[0] = y.x, to[1] = y.y;
 }
 
-// Those of the chunk that begins with token j; zeros past the tensor.
-DEVICE void fetch_queries(const attn_linear_kparams &p, const chunk_work &w, int j, queries &x)
-{
-    const own_place at;
-    const char *const from = at_element(p.q, LINEAR_AT(p, q, w.b, w.h, (int64_t)j + at.row, 0) +
-                                                 at.column * 2);
-    const int64_t below = 8 * p.q_stride_l * (16 / EACH);
-
-    if (j + CHUNK <= w.end && p.d == DIM) {
-        #pragma unroll
-        for (int i = 0; i < DIM / 8; i++)
-            load_four(from + i % 2 * below + i / 2 * 256 / EACH, x.word[i / 2][i % 2]);
-        return;
-    }
-    #pragma unroll
-    for (int i = 0; i < DIM / 8; i++) {
-        auto &to = x.word[i / 2][i % 2];
-
-        #pragma unroll
-        for (int n = 0; n < (int)(sizeof to / 4); n++)
-            to[n] = 0;
-        if (j + at.row + i % 2 * 8 < w.end && at.column * 2 + i / 2 * 16 < p.d)
-            load_four(from + i % 2 * below + i / 2 * 256 / EACH, to);
-    }
-}
-
-// The same through shared memory, where a warp has its own rows: those of the chunk that begins
+// They come through shared memory, where a warp has its own rows: those of the chunk that begins
 // with token j are asked for, and taken from there when they have come.
 constexpr int QUERY_ROW = DIM / EACH;    // 16 bytes each
 
@@ -171,13 +145,15 @@ DEVICE void await_queries(const float4 *there, queries &x)
 }
 
 // phi of them, if they have one, as results lie; and of a row with huge numbers what it is to be
-// multiplied by, so that no sum overflows, which is done here; else 1.
+// multiplied by, so that no sum overflows, which is done here; else 1. HALVES: rows are brought to
+// what f16 holds, and `down` is that of rows of O and den (OUT_OF_PAIRS).
 template <bool MAPS = true>
 DEVICE void take_queries(const attn_linear_kparams &p, const queries &from,
                          float (&x)[DIM / 8][4], float (&down)[2])
 {
     const own_place at;
-    uint32_t top[2] = { 0, 0 };
+    float size[2] = { 0.0f, 0.0f };
+    uint32_t top[2];
 
     #pragma unroll
     for (int i = 0; i < DIM / 8 * 4; i++) {
@@ -195,16 +171,23 @@ DEVICE void take_queries(const attn_linear_kparams &p, const queries &from,
     }
     #pragma unroll
     for (int i = 0; i < DIM / 8 * 4; i++)
-        top[i % 4 / 2] = max(top[i % 4 / 2], __float_as_uint(x[i / 4][i % 4]) & 0x7fffffffu);
+        size[i % 4 / 2] = fmaxf(size[i % 4 / 2], fabsf(x[i / 4][i % 4]));
     #pragma unroll
     for (int half = 0; half < 2; half++) {
+        top[half] = __float_as_uint(size[half]);
         top[half] = max(top[half], __shfl_xor_sync(0xffffffffu, top[half], 1));
         top[half] = max(top[half], __shfl_xor_sync(0xffffffffu, top[half], 2));
         down[half] = top[half] >= 0x50000000u ? power_of_2(-HUGE_ROW) : 1.0f;    // 2^33
+        if (HALVES)
+            down[half] = power_of_2(HALF_TOP - exponent_of<-113>(top[half]));
     }
     #pragma unroll
     for (int i = 0; i < DIM / 8 * 4; i++)
         x[i / 4][i % 4] *= down[i % 4 / 2];
+    if (HALVES)
+        #pragma unroll
+        for (int half = 0; half < 2; half++)
+            down[half] *= power_of_2(-OUT_OF_PAIRS);
 }
 
 // den += q z, of a lane's columns.
@@ -257,7 +240,8 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
                 p.den[LINEAR_AT(p, den, w.b, w.h, (int64_t)row, 0)] = den / down[half];
             factor = den == 0.0f ? 0.0f : factor / den;
         } else {
-            factor *= down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW);
+            factor *= HALVES ? __uint_as_float((254u << 23) - __float_as_uint(down[half]))
+                      : down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW);
         }
         if (!p.want_o || row >= w.end)
             continue;
