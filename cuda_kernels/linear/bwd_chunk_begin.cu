@@ -29,21 +29,27 @@ struct piece {
     float x[EACH];
 };
 
-// 16 bytes of a row, from element i on.
-DEVICE piece load_piece(const void *from, int64_t i)
+// Numbers of 16 bytes.
+DEVICE piece unpack(const float4 &from)
 {
+    const float word[4] = { from.x, from.y, from.z, from.w };
     piece y;
 
     #pragma unroll
-    for (int n = 0; n < EACH; n += 4) {
-        const float4 x = elem_load4<TYPE>(from, i + n);
+    for (int i = 0; i < EACH; i++) {
+        const uint32_t u = __float_as_uint(word[i * 4 / EACH]);
 
-        y.x[n] = x.x;
-        y.x[n + 1] = x.y;
-        y.x[n + 2] = x.z;
-        y.x[n + 3] = x.w;
+        y.x[i] = TYPE == TYPE_F32 ? word[i * 4 / EACH]
+                 : TYPE == TYPE_F16 ? device_f32_of_f16((uint16_t)(u >> i % 2 * 16))
+                                    : f32_of_bf16((uint16_t)(u >> i % 2 * 16));
     }
     return y;
+}
+
+// 16 bytes of a row, from element i on.
+DEVICE float4 load_piece(const void *from, int64_t i)
+{
+    return *(const float4 *)((const char *)from + i * (16 / EACH));
 }
 
 // Over the lanes of a row.
@@ -68,44 +74,43 @@ extern "C" __global__ __launch_bounds__(LANES * ROWS) void NAME(
 {
     const int lane = threadIdx.x % LANES, tiles = ceil_div(p.len_q, ROWS);
     const int i = (int)(blockIdx.x % tiles) * ROWS + (int)threadIdx.x / LANES;
-    const int64_t head = blockIdx.x / tiles, b = head / p.heads_q, h = head % p.heads_q;
-    const int64_t n = (int64_t)p.batch * p.heads_q * p.len_q, at = head * p.len_q + i;
+    const int head = (int)(blockIdx.x / tiles), b = head / p.heads_q, h = head % p.heads_q;
+    const int64_t n = (int64_t)p.batch * p.heads_q * p.len_q, at = (int64_t)head * p.len_q + i;
     const bool there = i < p.len_q, divides = there && linear_has(p, LINEAR_NORMALIZE);
     float sum = 0.0f, top = 0.0f, top_q = 0.0f, lift = 1.0f, factor = p.scale;
 
+    const float den = divides ? p.den[LINEAR_AT(p, den, b, h, i, 0)] : 0.0f;
+
     device_let_next();
     for (int m = lane * EACH; there && m < p.dv && (p.has & LHAS_GRAD_O); m += LANES * EACH) {
-        const piece g = load_piece(p.grad_o, LINEAR_AT(p, grad_o, b, h, i, 0) + m);
+        const float4 of_g = load_piece(p.grad_o, LINEAR_AT(p, grad_o, b, h, i, 0) + m);
+        const float4 of_o = divides ? load_piece(p.o, LINEAR_AT(p, o, b, h, i, 0) + m) : float4{};
+        const piece g = unpack(of_g), o = unpack(of_o);
 
         #pragma unroll
-        for (int x = 0; x < EACH; x++)
+        for (int x = 0; x < EACH; x++) {
             top = fmaxf(top, fabsf(g.x[x]));
-        if (!divides)
-            continue;
-
-        const piece o = load_piece(p.o, LINEAR_AT(p, o, b, h, i, 0) + m);
-
-        #pragma unroll
-        for (int x = 0; x < EACH; x++)
-            sum -= g.x[x] * o.x[x];
+            if (divides)
+                sum -= g.x[x] * o.x[x];
+        }
     }
     for (int e = lane * EACH; TYPE == TYPE_F16 && there && e < p.d; e += LANES * EACH) {
-        const piece q = load_piece(p.q, LINEAR_AT(p, q, b, h, i, 0) + e);
+        const piece q = unpack(load_piece(p.q, LINEAR_AT(p, q, b, h, i, 0) + e));
 
         #pragma unroll
         for (int x = 0; x < EACH; x++)
             top_q = fmaxf(top_q, fabsf(linear_phi(p, q.x[x])));
     }
     sum = sum_of_row(sum);
-    top = largest_of_row(top);
-    top_q = largest_of_row(top_q);
+    if (TYPE == TYPE_F16) {
+        top = largest_of_row(top);
+        top_q = largest_of_row(top_q);
+    }
     if (!there || lane)
         return;
     if (TYPE == TYPE_F16 && top > 0.0f && top < INFINITE)
         lift = __uint_as_float((254u << 23) - (__float_as_uint(top) & 0x7f800000u));
     if (divides) {
-        const float den = p.den[LINEAR_AT(p, den, b, h, i, 0)];
-
         factor = den == 0.0f ? 0.0f : p.scale / den;
         sum = den == 0.0f ? 0.0f : sum;
     }
