@@ -15,12 +15,12 @@
 // Block     128 threads, 1-D: of a chunk a warp has 16 rows of Y, of the state DIM / 4 rows
 // Shared    dynamic: two chunks of A, B, X and c; S in the type and its last row. Y leaves
 //           through the warp's own rows of A
-// Barriers  one a chunk, query head and part of its rows, one more a chunk with the normaliser
+// Barriers  one a chunk, query head and part of its rows, one more a chunk
 // Layout    rows 16 bytes at a time. work: numbers of rows (bwd_chunk_begin.cu), then slots
 //           (chunk.cuh)
-// Numerics  sums, S, z and r f32; S, P = A B^T, phi, and q divided by den rounded to the type
-//           where they are operands; S as the sum of two such numbers, where the normaliser's
-//           part may cancel what it adds. In f16 S, P, q and G are multiplied by powers of 2 where
+// Numerics  sums, S, z and r f32; P = A B^T, phi, and q divided by den rounded to the type
+//           where they are operands; S as the sum of two such numbers, since rows of A may cancel
+//           what many tokens have added. In f16 S, P, q and G are multiplied by powers of 2 where
 //           they would be lost. The bits of a head depend on the segments, which follow from
 //           B and the heads, and on nothing else
 // Requires  sm_80; D and Dv multiples of 8, up to DIM
@@ -44,7 +44,7 @@
 #include "linear/chunk_mma_products.cuh"
 
 constexpr int STAGES = 2;
-constexpr int COPIES = 2;                   // of S in the type, or S and what that rounds away
+constexpr int S_PARTS = 2;                  // S in the type, and what that rounds away
 constexpr int BLOCKS = DIM > 64 ? 2 : 3, SUMS = DIM > 64 ? 3 : 5;    // groups on a multiprocessor
 
 // Two numbers of a row of X.
@@ -98,10 +98,10 @@ DEVICE void scale_state(warp_state &my, float up)
 
 struct shared_walk {
     float4 a[STAGES][CHUNK * CHUNKS], b[STAGES][CHUNK * CHUNKS], x[STAGES][CHUNK * CHUNKS_V];
-    float4 s[COPIES][DIM * CHUNKS_V];
+    float4 s[S_PARTS][DIM * CHUNKS_V];
     float z[COLUMNS];
     float c[STAGES][CHUNK];
-    int lifted[COPIES][WARPS];    // exponents that a warp's rows of S were divided by
+    int lifted[WARPS];    // exponents that a warp's rows of S were divided by
 };
 
 // Y += c z of dQ, or r of dK; both divided by 2^exponent.
@@ -196,12 +196,12 @@ template <scan WHICH> DEVICE void walk_scan(const attn_linear_kparams &p)
     const int chunks = max(ceil_div(w.end - w.first, CHUNK), 0);
     const int heads = BACK && is_causal(p) ? p.group : 1;
     int j = w.first + (BACK ? chunks - 1 : 0) * CHUNK, g = 0;
-    int was = 0, e = 0, exponent = 0;    // the copy of S that is read; what S and Y are lifted by
+    int e = 0, exponent = 0;    // what S and Y are lifted by
     warp_state my;
     last_row z;
     warp_output o = {};
 
-    const bool fine = has_last(p, WHICH);
+    const bool last = has_last(p, WHICH);
     const int parts = parts_of(inner_of(p, WHICH));
 
     const auto fetch = [&](int n, int j, int g, int part, int at) {
@@ -210,9 +210,8 @@ template <scan WHICH> DEVICE void walk_scan(const attn_linear_kparams &p)
         device_commit();
     };
     const auto share = [&]() {
-        share_state<SMALL>(my, false, mem.s[was], fine ? mem.s[1] : nullptr, nullptr,
-                           mem.lifted[was], e);
-        if (fine)
+        share_state<SMALL>(my, false, mem.s[0], mem.s[1], nullptr, mem.lifted, e);
+        if (last)
             share_last(z, e, mem.z);
     };
 
@@ -254,10 +253,10 @@ template <scan WHICH> DEVICE void walk_scan(const attn_linear_kparams &p)
                         o[i / 4][i % 4] = 0.0f;
                     exponent = 0;
                 }
-                #pragma unroll 1
-                for (int i = was; i < (fine ? COPIES : was + 1); i++)
-                    read_state(mem.s[i], nullptr, mem.lifted[was], false, part, a, o, exponent);
-                if (done && fine)
+                #pragma unroll
+                for (int i = S_PARTS - 1; i >= 0; i--)
+                    read_state(mem.s[i], nullptr, mem.lifted, false, part, a, o, exponent);
+                if (done && last)
                     read_last<WHICH>(mem.z, c, exponent, o);
             }
             if (PARTS > 1 && adds) {
@@ -277,7 +276,7 @@ template <scan WHICH> DEVICE void walk_scan(const attn_linear_kparams &p)
                                          add_pairs(mem.b[at], a, t, x);
                                  },
                                  [&](float &y, int row, int column) {
-                                     if (fine)
+                                     if (last)
                                          y += c[BACK ? column : device_thread() / 32 * 16 + row];
                                  }) -
                              to;
@@ -291,15 +290,12 @@ template <scan WHICH> DEVICE void walk_scan(const attn_linear_kparams &p)
                 fold_chunk<BACK>(mem.b[at], mem.x[of_x], false, pairs, o, my);
             else
                 fold_pairs<BACK>(mem.x[of_x], false, pairs, o);
-            if (fine)
+            if (last)
                 fold_last<WHICH>(mem.x[of_x], c, z);
         }
         if (next_g == 0) {
             if (adds) {
-                if (fine)
-                    __syncthreads();    // S has been read
-                else
-                    was = 1 - was;
+                __syncthreads();    // S has been read
                 share();
             }
             write_rows<WHICH>(p, w, j, exponent, mem.a[at], o);

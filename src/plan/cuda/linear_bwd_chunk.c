@@ -17,10 +17,10 @@ typedef struct kernels {
 /* A class of head sizes, of rows that are multiplied with each other: Dv in the scans of dQ and
  * dK, D in that of dV. They are padded up to it. Of them so many elements are in shared memory
  * at once; columns of a group, parts of chunks in shared memory, groups that a multiprocessor
- * holds at once, copies of the state for all warps. */
+ * holds at once, parts of the state for all warps. */
 typedef struct class
 {
-    int32_t dim, part, columns, stages, blocks, copies;
+    int32_t dim, part, columns, stages, blocks, parts;
     kernels of[2]; /* f16 and bf16; f32 exact and in TF32 */
 } class;
 
@@ -78,8 +78,8 @@ static budget budget_of(const attn_problem *p, const class *k)
     return (budget){
         .adds = rows * (k->part + k->columns) + 4 * k->stages * ATTN_CUDA_CHUNK,
         .reads = rows * k->part,
-        .state = k->copies * each * k->dim * k->columns + 4 * k->columns +
-                 (is_f32(p) ? 0 : k->copies * 4 * ATTN_CUDA_WARPS),
+        .state = k->parts * each * k->dim * k->columns + 4 * k->columns +
+                 (is_f32(p) ? 0 : 4 * ATTN_CUDA_WARPS),
     };
 }
 
