@@ -13,7 +13,9 @@
 // Barriers  full and empty ones in shared memory for each chunk and each state
 // Layout    rows of all tensors 16 bytes at a time. work: slots of DIM * DIM floats, as lanes
 //           have them
-// Numerics  the state grows in the products' f32 sums and is read rounded to bf16, as pairs are.
+// Numerics  the state grows in the products' f32 sums and is read as the sum of two numbers of
+//           bf16 by dQ, whose rows of dO may cancel what like values and keys have added, rounded
+//           to one by dV and dK, as pairs are.
 //           Rows of dO, k and v with huge numbers are divided by a power of 2 meanwhile. What is
 //           not finite may spread to rows of its chunk that do not see it. The bits of a head
 //           depend on the segments, which follow from B and the heads, and on nothing else
@@ -72,16 +74,21 @@ template <int COUNT, int STAGES> struct shared_tiles {
     device_barrier full[STAGES], empty[STAGES];
 };
 
-template <int COUNT, int STAGES> struct shared_scan {
+// A state is read as the sum of so many numbers of bf16; where there is no room for two, one after
+// the other.
+template <int COUNT, int STAGES, int STATE_OF> struct shared_scan {
+    static constexpr bool IN_TURN = STATE_OF > 1 && DIM > 64;
+    static constexpr int AT_ONCE = IN_TURN ? 1 : STATE_OF;
+
     tile at[STAGES][COUNT];
-    state_tiles s[STATES];
+    state_tiles s[STATES][AT_ONCE];
     float c[STAGES][CHUNK], factors[STAGES][CHUNK], last[STATES][DIM];
-    device_barrier full[STAGES], empty[STAGES], there[2], read[STATES];
+    device_barrier full[STAGES], empty[STAGES], there[1 + IN_TURN][2], read[STATES];
 };
 
 typedef shared_tiles<2, STAGES_SUMS> shared_sums;
-typedef shared_scan<3, STAGES_ONE> shared_one;
-typedef shared_scan<4, STAGES_BOTH> shared_both;
+typedef shared_scan<3, STAGES_ONE, 2> shared_one;
+typedef shared_scan<4, STAGES_BOTH, 1> shared_both;
 
 [[maybe_unused]] constexpr int WALK_BYTES = larger(sizeof(shared_one), sizeof(shared_both));
 
@@ -183,9 +190,16 @@ DEVICE void keep_state(const attn_linear_kparams &p, int unit, MEM &mem)
     #pragma unroll 1
     for (int n = 0; n < chunks; n++, from.move_on(), to.move_on(), turn.move_on()) {
         device_barrier_wait(&mem.read[to.stage], to.parity ^ 1);
-        share_rows(my, mem.s[to.stage], mine);
         share_last(p, my, mem.last[to.stage]);
-        arrive_written(&mem.there[turn.stage]);
+        share_rows<(MEM::AT_ONCE > 1) ? TWO_PARTS : MEM::IN_TURN ? FIRST_PART : ROUNDED>(
+            my, mem.s[to.stage], mine);
+        arrive_written(&mem.there[0][turn.stage]);
+        if (MEM::IN_TURN) {
+            to.move_on();
+            device_barrier_wait(&mem.read[to.stage], to.parity ^ 1);
+            share_rows<REST>(my, mem.s[to.stage], mine);
+            arrive_written(&mem.there[MEM::IN_TURN][turn.stage]);
+        }
         device_barrier_wait(&mem.full[from.stage], from.parity);
         add_last<BACK>(p, mem.at[from.stage][!BACK], mem.c[from.stage], my);
         add_chunk(mem.at[from.stage][0], mem.at[from.stage][1], my);
@@ -194,62 +208,69 @@ DEVICE void keep_state(const attn_linear_kparams &p, int unit, MEM &mem)
 }
 
 // Y of every EVERY-th chunk from `first` on; A is tile OF. What a chunk has made is written beside
-// the first products of the next. `meeting`: the warpgroup's barrier.
-template <scan WHICH, int OF, int EVERY, int STAGES, class MEM>
-DEVICE void walk_rows(const attn_linear_kparams &p, int unit, MEM &mem, int first, int meeting)
+// the first products of the next. GROUP is the first of such warpgroups, and the barrier's number.
+template <scan WHICH, int OF, int EVERY, int GROUP, int STAGES, class MEM>
+DEVICE void walk_rows(const attn_linear_kparams &p, int unit, MEM &mem, int first)
 {
     constexpr bool BACK = is_backwards(WHICH), TURNED = WHICH == GRAD_K;
     const chunk_work w = find_segment<BACK>(p, unit);
     const results all = results_of<WHICH>(p, w);
     const own_row mine;
     const int chunks = chunks_of(w);
-    ring<STAGES> from;
-    ring<2> turn;
-    int before = -1;    // the stage of what has not been written yet
+    uint32_t n = first;
 
-    from.move_on(first);
-    turn.move_on(first);
     #pragma unroll 1
-    for (int n = first; n < chunks; n += EVERY, from.move_on(EVERY), turn.move_on(EVERY)) {
-        const int state = turn.stage % STATES;
+    for (; (int)n < chunks; n += EVERY) {
+        const uint32_t stage = n % STAGES, turn = n % 2, state = turn % STATES;
+        const uint32_t parity = n / 2 % 2, meeting = GROUP + n % EVERY;
         const int j = chunk_at<BACK>(w, n);
-        tile &a = mem.at[from.stage][OF];
-        const tile &b = mem.at[from.stage][TURNED], &x = mem.at[from.stage][!TURNED];
+        tile &a = mem.at[stage][OF];
+        const tile &b = mem.at[stage][TURNED], &x = mem.at[stage][!TURNED];
         float pairs[CHUNK / 8][4], y[DIM / 8][4], down[2], none[2] = {};
         uint32_t weights[STEPS][4];
+        own_slopes slopes;
 
-        device_barrier_wait(&mem.full[from.stage], from.parity);
+        device_barrier_wait(&mem.full[stage], n / STAGES % 2);
         lower_rows(a, mine, meeting, down);
         begin_pairs(a, b, pairs);
-        device_barrier_wait(&mem.there[turn.stage], turn.parity);
-        begin_read<TURNED>(a, mem.s[state], y);
-        if (before >= 0) {
-            write_tile(all, chunk_at<BACK>(w, n - EVERY), mem.at[before][OF]);
+        if constexpr (HOLDS_SLOPES)
+            fetch_slopes<WHICH>(p, all, j, slopes);
+        device_barrier_wait(&mem.there[0][turn], parity);
+        begin_read<TURNED, MEM::AT_ONCE, false>(a, mem.s[state], y);
+        if (n >= EVERY) {
+            const uint32_t before = (n - EVERY) % STAGES;
+
+            write_tile<WHICH>(p, all, chunk_at<BACK>(w, n - EVERY), mem.at[before][OF]);
             device_barrier_arrive(&mem.empty[before]);
         }
         device_products_wait<1>();
         device_products_hold(pairs);
         if (is_added<WHICH>(p))
-            add_to_pairs<WHICH>(mem.c[from.stage], down, pairs);
+            add_to_pairs<WHICH>(mem.c[stage], down, pairs);
         mask_pairs<BACK>(pairs, none);
         make_weights(pairs, weights);
         begin_seen(weights, x, y);
         device_products_wait<1>();
-        if (!is_added<WHICH>(p))
+        if (MEM::IN_TURN) {
             device_barrier_arrive(&mem.read[state]);
-        device_products_wait<0>();
-        device_products_hold(y);
-        if (is_added<WHICH>(p)) {
-            read_last<WHICH>(mem.last[state], mem.c[from.stage], down, y);
+            device_barrier_wait(&mem.there[MEM::IN_TURN][turn], parity);
+            begin_read<TURNED, 1, true>(a, mem.s[state], y);
+        } else if (!is_added<WHICH>(p)) {
             device_barrier_arrive(&mem.read[state]);
         }
+        device_products_wait<0>();
+        device_products_hold(y);
+        if (is_added<WHICH>(p))
+            read_last<WHICH>(mem.last[state], mem.c[stage], down, y);
+        if (MEM::IN_TURN || is_added<WHICH>(p))
+            device_barrier_arrive(&mem.read[state]);
         meet_whole(meeting);    // all have read A
-        put_rows<WHICH>(p, all, j, mine, down, mem.factors[from.stage], y, a);
-        before = from.stage;
+        if constexpr (!HOLDS_SLOPES)
+            bring_slopes<WHICH>(p, all, j, a);
+        put_rows<WHICH>(p, mine, down, mem.factors[stage], slopes, y, a);
     }
-    if (before >= 0)
-        write_tile(all, chunk_at<BACK>(w, chunks - 1 - (chunks - 1 - first) % EVERY),
-                   mem.at[before][OF]);
+    if (n >= EVERY)
+        write_tile<WHICH>(p, all, chunk_at<BACK>(w, n - EVERY), mem.at[(n - EVERY) % STAGES][OF]);
     if (BACK && first == 0)
         write_zeros<WHICH>(p, find_segment<BACK>(p, device_group()));
 }
@@ -259,7 +280,7 @@ template <scan WHICH, int COUNT, int STAGES, int LAG>
 DEVICE void walk_segment(const attn_linear_kparams &p, int unit)
 {
     constexpr bool BACK = is_backwards(WHICH);
-    typedef shared_scan<COUNT, STAGES> shared;
+    typedef shared_scan<COUNT, STAGES, is_backwards(WHICH) ? 1 : 2> shared;
     SHARED_MEMORY(memory);
     shared &mem = *(shared *)memory;
     const int group = (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
@@ -269,8 +290,8 @@ DEVICE void walk_segment(const attn_linear_kparams &p, int unit)
         const int readers = COUNT == 4 ? 2 : 1;
 
         begin_stages<STAGES>(mem, readers + 1);
-        for (int i = 0; i < 2; i++)
-            device_barrier_init(&mem.there[i], 128);
+        for (int i = 0; i < 2 * (1 + shared::IN_TURN); i++)
+            device_barrier_init(&mem.there[i / 2][i % 2], 128);
         for (int i = 0; i < STATES; i++)
             device_barrier_init(&mem.read[i], 128 * readers);
     }
@@ -291,11 +312,11 @@ DEVICE void walk_segment(const attn_linear_kparams &p, int unit)
     } else {
         device_take_registers<REGISTERS[0]>();
         if (COUNT < 4)
-            walk_rows<WHICH, 2, 2, STAGES>(p, unit, mem, group - 2, group);
+            walk_rows<WHICH, 2, 2, 2, STAGES>(p, unit, mem, group - 2);
         else if (group == 2)
-            walk_rows<GRAD_V, 2, 1, STAGES>(p, unit, mem, 0, 2);
+            walk_rows<GRAD_V, 2, 1, 2, STAGES>(p, unit, mem, 0);
         else
-            walk_rows<GRAD_K, COUNT - 1, 1, STAGES>(p, unit, mem, 0, 3);
+            walk_rows<GRAD_K, COUNT - 1, 1, 3, STAGES>(p, unit, mem, 0);
     }
 }
 

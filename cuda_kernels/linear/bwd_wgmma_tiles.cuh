@@ -109,152 +109,6 @@ template <bool BACK, bool KEYS, int N> DEVICE constexpr bool is_mapped()
     return N == 0 ? BACK : N == 1 ? !BACK : BACK && (N == 2) == KEYS;
 }
 
-// By the warpgroup that brings: a thread has 16 bytes of each row, of every STEP-th row. COUNT
-// tiles, of which the third is of K (KEYS), else of V, and a fourth is the other. Of the chunks
-// that are on their way the oldest but LAG is waited for.
-template <bool BACK, bool KEYS, int COUNT, int STAGES, int LAG, class MEM> struct bringer {
-    static constexpr int ACROSS = DIM / 8, STEP = 128 / ACROSS, ROWS = CHUNK / STEP;
-    static constexpr int AT_ONCE = 32 / ACROSS;    // rows of a warp
-    const attn_linear_kparams &p;
-    const chunk_work &w;
-    MEM &mem;
-
-    static __device__ __forceinline__ int row() { return (int)threadIdx.x % 128 / ACROSS; }
-    static __device__ __forceinline__ int column() { return (int)threadIdx.x % ACROSS * 8; }
-
-    // This thread's place in a tile; rows STEP on are STEP * 8 pieces on.
-    __device__ __forceinline__ float4 *place(int stage, int n) const
-    {
-        return mem.at[stage][n][column() / 64] + row() * 8 + (column() / 8 % 8 ^ (row() & 7));
-    }
-
-    template <int N> __device__ __forceinline__ int width() const
-    {
-        return is_mapped<BACK, KEYS, N>() ? p.d : p.dv;
-    }
-
-    template <int N> __device__ __forceinline__ void copy(int stage, int j) const
-    {
-        if constexpr (N < COUNT) {
-            const tensor_rows all = tile_rows<BACK, KEYS, N>(p, w);
-            const int rows = column() < width<N>() ? all.rows - j - row() : 0;
-            const char *from = all.from + (int64_t)(j + row()) * all.bytes + column() * 2;
-            float4 *const to = place(stage, N);
-
-            #pragma unroll
-            for (int i = 0; i < ROWS; i++, from += STEP * all.bytes)
-                device_copy_part(to + i * STEP * 8, from, i * STEP < rows ? 16 : 0);
-        }
-    }
-
-    template <int N>
-    __device__ __forceinline__ void map(int stage, int j, float factor = 1.0f) const
-    {
-        if constexpr (N < COUNT && is_mapped<BACK, KEYS, N>()) {
-            const tensor_rows all = tile_rows<BACK, KEYS, N>(p, w);
-            const int rows = column() < p.d ? all.rows - j - row() : 0;
-            float4 *const to = place(stage, N);
-
-            if (BACK && N == 0 && linear_has(p, LINEAR_NORMALIZE))
-                return divide(rows, factor, to);
-            if (!linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
-                return;
-            #pragma unroll 1
-            for (int i = 0; i < ROWS; i++)
-                if (i * STEP < rows)
-                    phi_of(p, to[i * STEP * 8]);
-        }
-    }
-
-    // What divides the queries of the chunk from token j on: of 16 rows of the warp's, a lane each.
-    __device__ __forceinline__ float find_factor(int j) const
-    {
-        const int lane = threadIdx.x % 32, l = j + row() - lane / ACROSS + lane % AT_ONCE +
-                                               lane % 16 / AT_ONCE * STEP;
-
-        return BACK && linear_has(p, LINEAR_NORMALIZE) && l >= w.first && l < w.end
-                   ? numbers_of<false>(p, w)[l]
-                   : 0.0f;
-    }
-
-    // Rows of queries: phi of them over what the normaliser is, rounded once.
-    __device__ __forceinline__ void divide(int rows, float own, float4 *to) const
-    {
-        const int lane = threadIdx.x % 32;
-
-        #pragma unroll 1
-        for (int i = 0; i < ROWS; i++) {
-            const float factor = __shfl_sync(0xffffffffu, own, i * AT_ONCE + lane / ACROSS);
-            float all[1][EACH];
-
-            if (i * STEP >= rows)
-                continue;
-            unpack(to[i * STEP * 8], all[0]);
-            phi_of(p, all);
-            #pragma unroll
-            for (int n = 0; n < EACH; n++)
-                all[0][n] *= factor;
-            to[i * STEP * 8] = pack_row(all[0]);
-        }
-    }
-
-    // Numbers of the chunk's queries.
-    __device__ __forceinline__ void copy_numbers(int stage, int j) const
-    {
-        const int i = threadIdx.x % CHUNK;
-        const bool there = j + i < p.len_q;
-
-        if (!linear_has(p, LINEAR_NORMALIZE))
-            return;
-        if (threadIdx.x < CHUNK)
-            device_copy<4>(mem.c[stage] + i, numbers_of<true>(p, w) + (there ? j + i : 0), there);
-        else if constexpr (!BACK && COUNT > 2)
-            device_copy<4>(mem.factors[stage] + i, numbers_of<false>(p, w) + (there ? j + i : 0),
-                           there);
-    }
-
-    __device__ __forceinline__ void run(bool turned) const
-    {
-        const int chunks = chunks_of(w);
-        const auto first_of = [&](int n) {
-            return w.first + (turned ? chunks - 1 - n : n) * CHUNK;
-        };
-        ring<STAGES> to, ready;
-        float factor = find_factor(first_of(0));
-
-        #pragma unroll 1
-        for (int n = 0; n < chunks + LAG; n++) {
-            if (n >= LAG) {
-                device_copied<LAG - 1>();
-                if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU | LINEAR_NORMALIZE)) {
-                    const int j = first_of(n - LAG);
-                    const float now = factor;
-
-                    factor = find_factor(first_of(n - LAG + 1));    // a chunk ahead
-                    map<0>(ready.stage, j, now);
-                    map<1>(ready.stage, j);
-                    map<2>(ready.stage, j);
-                    map<3>(ready.stage, j);
-                }
-                arrive_written(&mem.full[ready.stage]);
-                ready.move_on();
-            }
-            if (n < chunks) {
-                const int j = first_of(n);
-
-                device_barrier_wait(&mem.empty[to.stage], to.parity ^ 1);
-                copy<0>(to.stage, j);
-                copy<1>(to.stage, j);
-                copy<2>(to.stage, j);
-                copy<3>(to.stage, j);
-                copy_numbers(to.stage, j);
-                to.move_on();
-            }
-            device_commit();
-        }
-    }
-};
-
 // A state, of a warpgroup: panels of 64 rows; of its last row, which is the normaliser's, two
 // columns, of one of LAST_PARTS parts of all tokens.
 constexpr int LAST_PARTS = 256 / DIM;
@@ -319,16 +173,42 @@ DEVICE void pack(const float (&left)[4], const float (&right)[4], uint32_t (&x)[
     x[3] = device_pair<TYPE_BF16>(right[2], right[3]);
 }
 
-// The state, for those who read it.
-DEVICE void share_rows(const kept_state &my, state_tiles &to, const own_row &mine)
+// The same as sums of two numbers: the bits that bf16 has, and the rounded rest.
+DEVICE void pack_parts(const float (&left)[4], const float (&right)[4], uint32_t (&x)[4],
+                       uint32_t (&rest)[4])
+{
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float(&from)[4] = i < 2 ? left : right;
+        uint32_t part[2];
+
+        split(from[i % 2 * 2], from[i % 2 * 2 + 1], part);
+        x[i] = part[0];
+        rest[i] = part[1];
+    }
+}
+
+// The state for those who read it: rounded, or of its two parts the first, the other or both.
+enum shared_part { ROUNDED, FIRST_PART, REST, TWO_PARTS };
+
+template <shared_part WHAT>
+DEVICE void share_rows(const kept_state &my, state_tiles *to, const own_row &mine)
 {
     #pragma unroll
     for (int i = 0; i < PANELS * DIM / 16; i++) {
         const int panel = i / (DIM / 16), k = i % (DIM / 16);
-        uint32_t x[4];
+        const float(&left)[4] = my.s[panel][2 * k], (&right)[4] = my.s[panel][2 * k + 1];
+        uint32_t x[4], rest[4];
 
-        pack(my.s[panel][2 * k], my.s[panel][2 * k + 1], x);
-        device_put_matrices(mine.in(device_address(to[k / 4][panel]), k), x);
+        if (WHAT == ROUNDED)
+            pack(left, right, x);
+        else
+            pack_parts(left, right, x, rest);
+        if (WHAT != REST)
+            device_put_matrices(mine.in(device_address(to[0][k / 4][panel]), k), x);
+        if (WHAT == REST || WHAT == TWO_PARTS)
+            device_put_matrices(mine.in(device_address(to[WHAT == TWO_PARTS][k / 4][panel]), k),
+                                rest);
     }
 }
 

@@ -51,7 +51,8 @@ validate() {
         --cases gradients --cases tests/cases/tensor_core_gradients.txt \
         --cases tests/cases/gradients_once.txt \
         --cases linear --cases tests/cases/linear_chunks.txt \
-        --cases tests/cases/linear_wgmma_gradients.txt --cases tests/cases/dropout.txt &
+        --cases tests/cases/linear_wgmma_gradients.txt --cases tests/cases/linear_like.txt \
+        --cases tests/cases/dropout.txt &
     ONLY='opencl|host' bash tools/gpu/parallel.sh "$tools" "$reports" "${VALIDATE:-300}" --rounds 1 --repeat 2 \
         --cases tiny --cases tests/cases/tiny_gradients.txt --cases tests/cases/tiny_linear.txt \
         --cases tests/cases/tiny_dropout.txt &

@@ -188,10 +188,10 @@ enum {
         "linear_bwd_wgmma_tiles_bf16_d" dim "_scan", \
         "linear_bwd_wgmma_tiles_bf16_d" dim "_walk"
 static const tiles tiles_64 = {
-    64, 2 * 4, 3 * 6 + 2, 256 * (2 * 6 + 2), 7, 4, TILES("64")
+    64, 2 * 4, 3 * 6 + 4, 256 * (2 * 6 + 2), 7, 5, TILES("64")
 };
 static const tiles tiles_128 = { 128, 4 * 6, 6 * 4 + 4,   256 * (2 * 4 + 2),
-                                 5,   3,     TILES("128") };
+                                 1,   1,     TILES("128") };
 
 /* NULL: it takes another type, or no heads that share keys. */
 static const tiles *find_tiles(const attn_problem *p)
