@@ -11,10 +11,10 @@
 //           those behind (wgmma_relay.cuh)
 // Grid      1-D, as there
 // Block     128 threads of each of those, 1-D; _sums those that bring, that keep
-// Shared    dynamic: parts of chunks of K and V, of states; chunks of K, V and Q on their way; z;
+// Shared    dynamic: parts of chunks of K and V, of states; chunks of K, V, Q and O on their way; z;
 //           sums of K by warps; powers of two; barriers
 // Barriers  full and empty ones in shared memory for each chunk and each state
-// Layout    rows of Q, K and V 16 bytes at a time, of O 8 or 4. work: wgmma_relay.cuh
+// Layout    rows of Q, K and V 16 bytes at a time, of O whole (f32, D 64), 8 or 4. work: wgmma_relay.cuh
 // Numerics  wgmma.cuh, of f32 halves.cuh: errors are small beside |q| |k| |v| of the pairs and
 //           |q| |S| that a query sees, |x| the largest number of a row, and of S. S and z f32. Of
 //           f16 rows of q with huge numbers are divided by a power of 2 meanwhile. An infinity of f32 or f16 counts as NaN; what is not finite in a row of v
@@ -59,6 +59,7 @@ constexpr bool LARGE = TYPE == TYPE_F32 && DIM > 64;
 constexpr int STAGES = 2, UNITS = LARGE ? 3 : 4;
 constexpr int SUM_UNITS = LARGE ? 4 : 8;
 constexpr int STATES = 1, QUERIES = LARGE ? 1 : 2;
+constexpr bool OUT_STAGED = HALVES && !LARGE;    // O leaves through shared memory
 constexpr int TURNS = larger(STATES, QUERIES);    // a warpgroup waits for its own states alone
 constexpr int BRINGING = HALVES ? 256 : 128;    // threads
 constexpr int THREADS = BRINGING + 128, WALKING = THREADS + 128 * QUERIES;
@@ -84,6 +85,7 @@ struct shared_output {
     states s[STATES];
     float4 unit[UNITS][UNIT_BYTES / 16];
     float4 q[QUERIES][CHUNK * DIM * elem_bytes<TYPE>() / 16];
+    float out[OUT_STAGED ? QUERIES : 1][OUT_STAGED ? CHUNK * (COLUMNS + 8) : 4];
     float z[STATES][DIM], sums[STAGES][BRINGING / 32][DIM];
     chunk_scales of[HALVES ? STAGES : 1];
     float factor[STATES];    // of products with the state
@@ -260,8 +262,14 @@ DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
                 read[i / 4][i % 4] = read[i / 4][i % 4] * of_read + seen[i / 4][i % 4] * of_seen;
         }
         device_products_hold(read);
-        write_rows(p, w, j, down, den, read);
+        if (OUT_STAGED) {
+            device_bulk_wait_read();    // the rows before
+            __syncwarp();
+        }
+        write_rows<OUT_STAGED>(p, w, j, down, den, read, mem.out[OUT_STAGED ? first : 0]);
     }
+    if (OUT_STAGED)
+        device_bulk_wait<0>();
 }
 
 DEVICE void walk_segment(const attn_linear_kparams &p)

@@ -36,6 +36,12 @@ template <int SPAN> DEVICE void ask_unit(const unit_source &x, int rows, float4 
     typedef part_of_unit<SPAN> part;
     const char *from = x.from;
 
+    if (DIM == 64 && rows >= CHUNK && x.inside) {    // at D 128 it made nothing faster
+        #pragma unroll
+        for (int i = 0; i < part::COUNT; i++, from += part::STEP * x.bytes)
+            device_copy<16>((float *)(unit + i * BRINGING + threadIdx.x), from, true);
+        return;
+    }
     #pragma unroll
     for (int i = 0; i < part::COUNT; i++) {
         const bool there = x.inside && part::row() + i * part::STEP < rows;

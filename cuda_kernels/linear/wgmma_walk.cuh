@@ -119,6 +119,13 @@ DEVICE void ask_queries(const attn_linear_kparams &p, const chunk_work &w, int j
     const char *from = at_element(p.q, LINEAR_AT(p, q, w.b, w.h, (int64_t)j + row, 0) + c * EACH);
 
     __syncwarp();    // the rows before have been taken
+    if (DIM == 64 && rows >= 16) {    // at D 128 it made nothing faster
+        #pragma unroll
+        for (int i = 0; i < 16 / STEP; i++, from += STEP * p.q_stride_l * (16 / EACH))
+            device_copy<16>((float *)(there + place_of_query(row + i * STEP, c)), from, true);
+        device_commit();
+        return;
+    }
     #pragma unroll
     for (int i = 0; i < 16 / STEP; i++) {
         const bool inside = i * STEP < rows;
@@ -166,7 +173,7 @@ DEVICE void take_queries(const attn_linear_kparams &p, const queries &from,
     if (MAPS && linear_has(p, LINEAR_ELU1 | LINEAR_RELU)) {
         phi_of(p, x);
         #pragma unroll
-        for (int i = 0; i < DIM / 8 * 4; i++)
+        for (int i = 0; p.d < DIM && i < DIM / 8 * 4; i++)
             x[i / 4][i % 4] = at.column * 2 + i / 8 * 16 < p.d ? x[i / 4][i % 4] : 0.0f;
     }
     #pragma unroll
@@ -217,9 +224,14 @@ DEVICE void mask_pairs(float (&pairs)[CHUNK / 8][4], float (&den)[2])
     }
 }
 
-// The warpgroup's rows of O and den, of the chunk that begins with token j.
+// The warpgroup's rows of O and den, of the chunk that begins with token j. With `staged` a warp's
+// rows of f32 leave through its own there, of OUT_ROW floats, by the copy engine.
+constexpr int OUT_ROW = COLUMNS + 8;    // so that lanes find their rows in different banks
+
+template <bool STAGED = false>
 DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
-                       const float (&down)[2], const float (&dens)[2], const float (&o)[NT][4])
+                       const float (&down)[2], const float (&dens)[2], const float (&o)[NT][4],
+                       float *staged = nullptr)
 {
     const own_place at;
     char *const to = (char *)at_element(p.o, LINEAR_AT(p, o, w.b, w.h, (int64_t)j + at.row, 0) +
@@ -243,8 +255,17 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
             factor *= HALVES ? __uint_as_float((254u << 23) - __float_as_uint(down[half]))
                       : down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW);
         }
-        if (!p.want_o || row >= w.end)
+        if (!p.want_o || (!STAGED && row >= w.end))
             continue;
+        if constexpr (STAGED) {
+            float *const y = staged + (at.row + half * 8) * OUT_ROW + at.column;
+
+            #pragma unroll
+            for (int n = 0; n < NT; n++)
+                *(float2 *)(y + n * 8) =
+                    make_float2(o[n][half * 2] * factor, o[n][half * 2 + 1] * factor);
+            continue;
+        }
         const auto write = [&](int n) {
             char *const y = to + (half * 8 * p.o_stride_l + n * 8) * (16 / EACH);
             const float a = o[n][half * 2] * factor, b = o[n][half * 2 + 1] * factor;
@@ -265,5 +286,16 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
         for (int n = 0; n < NT; n++)
             if (w.column + at.column + n * 8 < p.dv)
                 write(n);
+    }
+    if (STAGED && p.want_o) {
+        const int lane = device_thread() % 32, own = at.row - lane / 4 + lane;
+
+        device_copies_to_products();
+        __syncwarp();
+        if (lane < 16 && j + own < w.end)
+            device_bulk_store((float *)p.o + LINEAR_AT(p, o, w.b, w.h, (int64_t)j + own, 0) +
+                                  w.column,
+                              staged + own * OUT_ROW, min(COLUMNS, p.dv - w.column) * 4);
+        device_bulk_commit();
     }
 }

@@ -111,10 +111,13 @@ static budget budget_of(const attn_problem *p, const class *k)
     const int64_t state = parts * TILE_BYTES * panels * wide + row;
     const int64_t walking = own ? k->stages : k->groups - (exact ? 3 : 2); /* chunks of queries there */
     const int64_t rest = (own ? ONES_BYTES : 0) + BARRIER_BYTES;
+    /* Rows of O on their way out, with 8 floats between them. */
+    const int64_t out =
+        exact && panels == 1 ? walking * ATTN_CUDA_CHUNK * (k->columns + 8) * 4 : 0;
 
     return (budget){ .sums = k->sum_stages * stage + k->sum_units * unit + rest,
                      .keys = k->stages * stage + k->units * unit,
-                     .queries = walking * panels * unit,
+                     .queries = walking * panels * unit + out,
                      .states = k->states * state + rest };
 }
 
