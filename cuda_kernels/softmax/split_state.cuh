@@ -169,9 +169,21 @@ template <typename T> struct climb {
 template <typename T> DEVICE void add_leaf(climb<T> &my, int n, rows_state<T> &x)
 {
     bool climbs = true;
+    int first = 0;    // level
 
+    // every leaf is taken in, by an empty state if need be, without a branch: so factors can be
+    // found while products are on their way
+    if (T::HALVES == 1) {
+        if (n % TREE_WIDTH == 0)
+            make_empty(my.level[0]);
+        join(my.level[0], x);
+        climbs = n % TREE_WIDTH == TREE_WIDTH - 1;
+        x = my.level[0];
+        n /= TREE_WIDTH;
+        first = 1;
+    }
     #pragma unroll
-    for (int i = 0; i < T::LEVELS; i++, n /= TREE_WIDTH)
+    for (int i = first; i < T::LEVELS; i++, n /= TREE_WIDTH)
         if (climbs) {
             if (i + 1 < T::LEVELS ? n % TREE_WIDTH : n)
                 join(my.level[i], x);
