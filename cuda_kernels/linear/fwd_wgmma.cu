@@ -11,15 +11,17 @@
 //           those behind (wgmma_relay.cuh)
 // Grid      1-D, as there
 // Block     128 threads of each of those, 1-D; _sums those that bring, that keep
-// Shared    dynamic: parts of chunks of K and V, of states; chunks of K, V, Q and O on their way; z;
-//           sums of K by warps; powers of two; barriers
+// Shared    dynamic: parts of chunks of K and V, of states; chunks of K, V, Q and O on their way;
+//           z; sums of K by warps; powers of two; barriers
 // Barriers  full and empty ones in shared memory for each chunk and each state
-// Layout    rows of Q, K and V 16 bytes at a time, of O whole (f32, D 64), 8 or 4. work: wgmma_relay.cuh
+// Layout    rows of Q, K and V 16 bytes at a time, of O whole (f32, D 64), 8 or 4. work:
+//           wgmma_relay.cuh
 // Numerics  wgmma.cuh, of f32 halves.cuh: errors are small beside |q| |k| |v| of the pairs and
 //           |q| |S| that a query sees, |x| the largest number of a row, and of S. S and z f32. Of
-//           f16 rows of q with huge numbers are divided by a power of 2 meanwhile. An infinity of f32 or f16 counts as NaN; what is not finite in a row of v
-//           may spread to queries of its chunk that do not see it. The bits of a head depend on
-//           the segments, which follow from B and the heads, and on nothing else
+//           f16 rows of q with huge numbers are divided by a power of 2 meanwhile. An infinity of
+//           f32 or f16 counts as NaN; what is not finite in a row of v may spread to queries of its
+//           chunk that do not see it. The bits of a head depend on the segments and, of f32, the
+//           columns of a group, which follow from B and the heads, and on nothing else
 // Instances _output, with _begin before it if there are segments or a state; _sums, _scan, _output
 //           of many segments
 // Requires  sm_90a; causal; rows of 16-byte pieces, D up to DIM

@@ -100,7 +100,7 @@ typedef struct budget {
 static budget budget_of(const attn_problem *p, const class *k)
 {
     const bool own = p->type == ATTN_BF16; /* the tensor's bits are the operands */
-    const int64_t parts = own ? 1 : 2; /* of bf16, f32's of f16 */
+    const int64_t parts = own ? 1 : 2;     /* of bf16, f32's of f16 */
     const int64_t panels = k->dim / 64, row = 4 * k->dim;
     const int64_t wide = attn_ceil_div(k->columns, 64);
     const int64_t unit = (int64_t)attn_type_bytes(p->type) * 64 * ATTN_CUDA_CHUNK;
@@ -109,7 +109,8 @@ static budget budget_of(const attn_problem *p, const class *k)
     const int64_t scales = exact ? SCALE_BYTES : 0;
     const int64_t stage = parts * TILE_BYTES * (panels + wide) + sums + scales;
     const int64_t state = parts * TILE_BYTES * panels * wide + row;
-    const int64_t walking = own ? k->stages : k->groups - (exact ? 3 : 2); /* chunks of queries there */
+    const int64_t walking =
+        own ? k->stages : k->groups - (exact ? 3 : 2); /* with queries */
     const int64_t rest = (own ? ONES_BYTES : 0) + BARRIER_BYTES;
     /* Rows of O on their way out, with 8 floats between them. */
     const int64_t out =
@@ -213,7 +214,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
-/* On an H200 1.6 to 2.5 times as fast as chunks in f32, 1.1 to 1.7 times in bf16
+/* On an H200 2.4 to 3.4 times as fast as chunks in f32, 1.1 to 1.7 times in bf16
  * (docs/performance_h200.md). */
 static const char *worse(const attn_problem *p, const attn_caps *c)
 {
