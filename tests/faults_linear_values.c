@@ -165,6 +165,44 @@ static const char *const huge_gradients_of_bf16_problems[] = {
 };
 EACH_OF(huge_gradients_of_bf16, huge_gradients_of_bf16_problems)
 
+/* Rows of f32 of very different sizes, later ones larger and smaller, single large elements,
+ * rows of zeros, and none of usual size. */
+static void gradients_of_wide_rows(const subject *who)
+{
+    static const struct {
+        int in, every, part;
+        float by;
+    } patterns[] = {
+        { IN_V, 70, 0, 0x1p30f },      { IN_K, 70, 0, 0x1p-20f },
+        { IN_GRAD_O, 3, 0, 0x1p-24f }, { IN_Q, 9, 0, 0x1p18f },
+        { IN_K, 100, 7, 0x1p40f },     { IN_V, 2, 0, 0 },
+        { IN_GRAD_O, 1, 0, 0x1p-52f }, { IN_K, 1, 0, 0x1p70f },
+        { IN_Q, 90, 5, 0x1p-60f },     { IN_GRAD_O, 110, 3, 0x1p35f },
+    };
+    linear_case c;
+
+    for (size_t n = 0; n < sizeof patterns / sizeof patterns[0]; n++) {
+        linear_case_make(&c, who, linear_in_hand);
+
+        const int in = patterns[n].in;
+        const int64_t d = strstr(linear_in_hand, "d128") ? 128 : 64;
+
+        for (int64_t i = 0; i < c.n_in[in]; i++)
+            if (i / d % patterns[n].every == 0 &&
+                (!patterns[n].part || i % d == patterns[n].part))
+                c.in[in][i] *= patterns[n].by;
+        linear_case_compare(&c);
+        linear_case_free(&c);
+    }
+}
+static const char *const gradients_of_wide_rows_problems[] = {
+    "linear_bwd:f32,b1,hq1,hkv1,lq140,lk140,d64,causal,grad=q+k+v",
+    "linear_bwd:f32,b1,hq1,hkv1,lq1100,lk1100,d64,causal,grad=q+k+v",
+    "linear_bwd:f32,b1,hq1,hkv1,lq140,lk140,d64,causal,phi=relu,normalize,grad=q+k+v",
+    "linear_bwd:f32,b1,hq1,hkv1,lq300,lk300,d128,causal,grad=q+k+v",
+};
+EACH_OF(gradients_of_wide_rows, gradients_of_wide_rows_problems)
+
 /* One part of long rows of q is huge, and that of k small: all parts count alike. */
 static void huge_parts(const subject *who)
 {
@@ -251,6 +289,7 @@ int main(void)
         cmocka_unit_test(test_gradients_below_f16),
         cmocka_unit_test(test_huge_queries_of_bf16),
         cmocka_unit_test(test_huge_gradients_of_bf16),
+        cmocka_unit_test(test_gradients_of_wide_rows),
         cmocka_unit_test(test_huge_parts),
         cmocka_unit_test(test_rows_of_all_sizes),
         cmocka_unit_test(test_zero_denominators),
