@@ -187,15 +187,15 @@ static void cuda_wgmma(void **state)
         int64_t piece, block;
     } cases[] = {
         { "linear_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d64,causal",
-          "linear_fwd_wgmma_f32_d64_c64_output", 2, 64, 2048, 640 },
+          "linear_fwd_wgmma_f32_d64_c64_output", 2, 64, 2048, 512 },
         { "linear_fwd:bf16,b16,hq16,hkv16,lq4096,lk4096,d64,causal",
           "linear_fwd_wgmma_bf16_d64_c64_output", 1, 64, 0, 512 },
         { "linear_fwd:f32,b1,hq8,hkv8,lq16384,lk16384,d64,causal",
-          "linear_fwd_wgmma_f32_d64_c64_output", 2, 64, 1024, 640 },
+          "linear_fwd_wgmma_f32_d64_c64_output", 2, 64, 1024, 512 },
         { "linear_fwd:f16,b1,hq1,hkv1,lq32768,lk32768,d64,causal",
           "linear_fwd_wgmma_f16_d64_c64_output", 3, 64, 256, 512 },
         { "linear_fwd:f32,b8,hq16,hkv16,lq2048,lk2048,d128,causal",
-          "linear_fwd_wgmma_f32_d128_c64_output", 1, 64, 0, 512 },
+          "linear_fwd_wgmma_f32_d128_c64_output", 1, 64, 0, 384 },
         { "linear_fwd:bf16,b1,hq16,hkv16,lq4096,lk4096,d72,dv128,causal,state",
           "linear_fwd_wgmma_bf16_d128_c64_output", 2, 64, 1024, 512 },
         { "linear_fwd:bf16,b1,hq8,hkv8,lq32768,lk32768,d64,causal",
@@ -203,9 +203,9 @@ static void cuda_wgmma(void **state)
         { "linear_fwd:bf16,b1,hq8,hkv8,lq16384,lk16384,d64,causal",
           "linear_fwd_wgmma_bf16_d64_c64_once", 2, 64, 1024, 512 },
         { "linear_fwd:f32,b1,hq16,hkv16,lq4096,lk4096,d128,causal",
-          "linear_fwd_wgmma_f32_d128_c64_output", 2, 64, 1024, 512 },
+          "linear_fwd_wgmma_f32_d128_c64_output", 2, 64, 1024, 384 },
         { "linear_fwd:f32,b400,hq1,hkv1,lq64,lk64,d64,dv20,causal",
-          "linear_fwd_wgmma_f32_d64_c32_output", 1, 32, 0, 640 },
+          "linear_fwd_wgmma_f32_d64_c32_output", 1, 32, 0, 512 },
     };
     static const char *const refused[][2] = {
         { "linear_fwd:f32,b1,hq1,hkv1,lq9,lk9,d64", "takes the causal form alone" },

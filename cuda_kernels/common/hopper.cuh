@@ -261,26 +261,18 @@ DEVICE uint64_t device_tile(device_shared at, int panel)
         PRODUCTS_IN(N, "bf16", LIST, SUMS, A, B, C, "0, 1"); \
     }
 
-// c (+)= a b of bf16, or f16 (TYPE 1), a in registers; b from shared memory, its rows along columns
-// of the result, or (_along) along the depth.
+// c (+)= a b of bf16, a in registers; b from shared memory, its rows along columns of the result,
+// or (_along) along the depth.
 #define PRODUCTS_ADDED(N, LIST, SUMS, A, B, C, D, E, F) \
-    template <int TYPE = 2> \
     DEVICE void device_products_by(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, \
                                    int added) \
     { \
-        if constexpr (TYPE == 1) \
-            PRODUCTS_BY(N, "f16", LIST, SUMS, A, B, C, D, E, F, 0); \
-        else \
-            PRODUCTS_BY(N, "bf16", LIST, SUMS, A, B, C, D, E, F, 0); \
+        PRODUCTS_BY(N, "bf16", LIST, SUMS, A, B, C, D, E, F, 0); \
     } \
-    template <int TYPE = 2> \
     DEVICE void device_products_along(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, \
                                       int added) \
     { \
-        if constexpr (TYPE == 1) \
-            PRODUCTS_BY(N, "f16", LIST, SUMS, A, B, C, D, E, F, 1); \
-        else \
-            PRODUCTS_BY(N, "bf16", LIST, SUMS, A, B, C, D, E, F, 1); \
+        PRODUCTS_BY(N, "bf16", LIST, SUMS, A, B, C, D, E, F, 1); \
     }
 
 PRODUCTS_ADDED(32, W_0, (F_16(0)), 16, 17, 18, 19, 20, 21)

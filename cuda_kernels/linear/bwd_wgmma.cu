@@ -12,9 +12,8 @@
 // Shared    dynamic: parts of chunks of B and X, of states; barriers
 // Barriers  full and empty ones in shared memory for each chunk and each state
 // Layout    rows of B and X 16 bytes at a time, of A and Y 16 or 8. work: slots (chunk.cuh)
-// Numerics  f32 as two of f16 with scales (FAST; bwd_wgmma_halves.cuh), of odd tensors and in
-//           sums by 64 columns as three of bf16 (wgmma.cuh). The bits of a head depend on the
-//           segments, which follow from B and the heads, and on its tensors, and on nothing else
+// Numerics  as fwd_wgmma.cu. The bits of a head depend on the segments, which follow from B and
+//           the heads, and on nothing else
 // Instances _q_sums, _k_sums (of dK and dV), _q, _k, _v; _kv of DIM 64 and WIDTH 64. Of f32 _sums,
 //           _scan, and with _kv _all: those of all scans
 // Requires  sm_90a; causal, no states that come or go; rows of 16-byte pieces, D
@@ -44,13 +43,11 @@
 #endif
 
 constexpr int COLUMNS = WIDTH;
-constexpr bool HALVES = false;    // wgmma.cuh: sums of three numbers of bf16
 
 #include "linear/wgmma.cuh"
 
 // Chunks of B and X in shared memory, and on their way there; states; warpgroups that have rows
 // of A, each of every ROWS-th chunk. Sums: warpgroups that bring.
-constexpr bool FAST = TYPE == TYPE_F32 && !NORMALIZED;    // as two of f16 first
 constexpr bool LARGE = TYPE == TYPE_F32 && DIM > 64;
 constexpr int STAGES = LARGE ? 2 : TYPE == TYPE_BF16 ? 4 : 3, SUM_STAGES = TYPE == TYPE_F32 ? 2 : 3;
 constexpr int DEPTH = DIM > 64 || TYPE == TYPE_F32 ? 1
@@ -71,24 +68,9 @@ constexpr int THREADS = 128 * (SUM_BRINGS + 1), WALKING = 128 * (2 + ROWS);
 
 // Of threads that have rows of A, that keep the state, that bring.
 constexpr int REGISTERS[3] = {
-    LARGE         ? 216
-    : ROWS == 1   ? 240
-    : DIM > 64    ? 136
-    : TYPE == TYPE_BF16 ? 152
-    : TYPE == TYPE_F16  ? 168
-                        : 160,
-    LARGE         ? 144
-    : ROWS == 1   ? 136
-    : DIM > 64    ? 120
-    : FAST || TYPE == TYPE_BF16 ? 80
-                                : 88,
-    LARGE         ? 144
-    : ROWS == 1   ? 128
-    : DIM > 64    ? 120
-    : TYPE == TYPE_BF16 ? 128
-    : TYPE == TYPE_F16  ? 88
-    : FAST              ? 112
-                        : 104,
+    ROWS == 1 ? 240 : DIM > 64 ? 136 : TYPE == TYPE_BF16 ? 152 : TYPE == TYPE_F16 ? 168 : 160,
+    ROWS == 1 ? 136 : DIM > 64 ? 120 : TYPE == TYPE_BF16 ? 80 : 88,
+    ROWS == 1 ? 128 : DIM > 64 ? 120 : TYPE == TYPE_BF16 ? 128 : TYPE == TYPE_F16 ? 88 : 104,
 };
 
 // Those of a launch are multiples of 8 a thread; who waits for more than there are waits forever.
@@ -97,24 +79,44 @@ static_assert(128 * (ROWS * REGISTERS[0] + REGISTERS[1] + REGISTERS[2]) <=
 
 #define BOTH (DIM == 64 && WIDTH == 64)    // dV and dK in one walk
 
+// Of normalised problems, of chunks: what is added to the pairs of a
+// query, what divides it, and what the normaliser's row of the state grows by, by warps.
 constexpr bool NORMALIZES = NORMALIZED;
+template <bool THERE, int STAGES> struct shared_numbers {};
+template <int STAGES> struct shared_numbers<true, STAGES> {
+    float c[STAGES][CHUNK], factors[STAGES][CHUNK], sums[STAGES][4][DIM];
+};
+
+struct shared_sums {
+    keys b[SUM_STAGES];
+    values x[SUM_STAGES];
+    shared_numbers<NORMALIZES, SUM_STAGES> of;
+    device_barrier full[SUM_STAGES], empty[SUM_STAGES];
+};
 
 // Sums by all columns (bwd_wgmma_sums.cuh).
 [[maybe_unused]] constexpr int WHOLE_STAGES = 2, WHOLE_THREADS = 512;
 // Of threads that keep the state, that bring.
 [[maybe_unused]] constexpr int WHOLE_REGISTERS[2] = { 144, 112 };
 
-constexpr int HALF_STAGES = DIM > 64 ? 3 : 4, HALF_STATES = DIM > 64 ? 1 : 2;
-[[maybe_unused]] constexpr int HALF_WHOLE_STAGES = 3;
+struct shared_whole {
+    keys b[WHOLE_STAGES], x[WHOLE_STAGES];
+    device_barrier full[WHOLE_STAGES], empty[WHOLE_STAGES];
+};
 
-#include "linear/bwd_wgmma_shared.cuh"
+struct shared_walk {
+    keys b[STAGES];
+    values x[STAGES];
+    states s[STATES];
+    shared_numbers<NORMALIZES, STAGES> of;
+    float z[STATES][NORMALIZES ? DIM : 2];
+    device_barrier full[STAGES], empty[STAGES], there[STATES], read[STATES];
+};
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-#include "linear/bwd_wgmma_halves_rows.cuh"
-#if defined TYPE_IS_F32 && DIM > 64
+#include "linear/bwd_wgmma_rows.cuh"
 #include "linear/bwd_wgmma_sums.cuh"
-#endif
 
 // What the rows of a segment add to the state: of B and X, of GRAD_Q from its end, backwards to
 // it: what the walk reads first was read last.
@@ -162,12 +164,6 @@ template <scan WHICH> DEVICE void sum_scan(const attn_linear_kparams &p)
         sum_heads<WHICH, false>(p, (int)blockIdx.x);
 }
 
-DEVICE void begin(shared_walk &mem, int readers)
-{
-    begin_fast(mem.fast, readers);
-    begin_walk(mem, readers);
-}
-
 // GROUPS: heads may be grouped (is_grouped()), the scan has all groups of the launch. Else it has
 // those from some on, and group is the number there.
 template <scan WHICH, bool GROUPS>
@@ -175,43 +171,21 @@ DEVICE void bring(const attn_linear_kparams &p, shared_walk &mem, int group)
 {
     constexpr bool BACK = is_backwards(WHICH);
 
-    if (GROUPS && is_grouped<WHICH>(p)) {
+    if (GROUPS && is_grouped<WHICH>(p))
         bring_scan<WHICH, true, BACK, STAGES, DEPTH, 1>(p, find_walk<WHICH, true>(p, group), mem,
                                                         0);
-        return;
-    }
-    if constexpr (FAST)
-        bring_halves<WHICH, BACK, HALF_STAGES>(p, find_walk<WHICH, false>(p, group), mem.fast,
-                                               mem.halves);
-    if (!is_again(mem.fast))
-        return;
-
-    const chunk_work w = find_walk<WHICH, false>(p, group);
-
-    if constexpr (FAST)
-        bring_again<WHICH, BACK, STAGES>(p, w, mem);
     else
-        bring_scan<WHICH, false, BACK, STAGES, DEPTH, 1>(p, w, mem, 0);
+        bring_scan<WHICH, false, BACK, STAGES, DEPTH, 1>(p, find_walk<WHICH, false>(p, group),
+                                                         mem, 0);
 }
 
 template <scan WHICH, bool GROUPS>
 DEVICE void keep(const attn_linear_kparams &p, shared_walk &mem, int group)
 {
     if (GROUPS && is_grouped<WHICH>(p))
-        return keep_state<WHICH, true>(p, mem, group);
-    if constexpr (FAST)
-        keep_halves<WHICH>(p, mem.fast, mem.halves, group);
-    if (is_again(mem.fast))
+        keep_state<WHICH, true>(p, mem, group);
+    else
         keep_state<WHICH, false>(p, mem, group);
-}
-
-template <scan WHICH, bool TURNED, int EVERY>
-DEVICE void walk_alone(const attn_linear_kparams &p, shared_walk &mem, int group, int first)
-{
-    if constexpr (FAST)
-        walk_halves<WHICH, TURNED, EVERY>(p, mem.fast, mem.halves, group, first);
-    if (is_again(mem.fast))
-        walk_rows<WHICH, TURNED, EVERY>(p, mem, group, first);
 }
 
 // Of query heads of their own.
@@ -221,7 +195,7 @@ DEVICE void walk_scan(const attn_linear_kparams &p, int group)
     SHARED_MEMORY(memory);
     shared_walk &mem = *(shared_walk *)memory;
 
-    begin(mem, 1);
+    begin_walk(mem, 1);
     if (threadIdx.x < 128) {
         device_leave_registers<REGISTERS[2]>();
         bring<WHICH, false>(p, mem, group);
@@ -230,13 +204,13 @@ DEVICE void walk_scan(const attn_linear_kparams &p, int group)
         keep<WHICH, false>(p, mem, group);
     } else {
         device_take_registers<REGISTERS[0]>();
-        walk_alone<WHICH, false, ROWS>(
+        walk_rows<WHICH, false, ROWS>(
             p, mem, group,
             ROWS > 1 ? (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 2 : 0);
     }
 }
 
-template <scan WHICH> DEVICE void walk_one(const attn_linear_kparams &p)
+template <scan WHICH> DEVICE void walk_alone(const attn_linear_kparams &p)
 {
     walk_scan<WHICH>(p, (int)blockIdx.x);
 }
@@ -248,7 +222,7 @@ DEVICE void walk(const attn_linear_kparams &p, shared_walk &mem, int group)
     if (GROUPS && is_grouped<WHICH>(p))
         walk_group<WHICH, TURNED>(p, mem);
     else
-        walk_alone<WHICH, TURNED, 1>(p, mem, group, 0);
+        walk_rows<WHICH, TURNED, 1>(p, mem, group, 0);
 }
 
 // dV and dK, which may share a head of keys.
@@ -257,7 +231,7 @@ template <bool GROUPS> DEVICE void walk_both(const attn_linear_kparams &p, int g
     SHARED_MEMORY(memory);
     shared_walk &mem = *(shared_walk *)memory;
 
-    begin(mem, 2);
+    begin_walk(mem, 2);
     if (threadIdx.x < 128) {
         device_leave_registers<REGISTERS[2]>();
         bring<GRAD_V, GROUPS>(p, mem, group);
@@ -350,9 +324,9 @@ DEVICE void scan_all(const attn_linear_kparams &p)
 
 KERNEL(NAME, _q_sums, THREADS, sum_scan<GRAD_Q>)
 KERNEL(NAME, _k_sums, THREADS, sum_scan<GRAD_V>)
-KERNEL(NAME, _q, WALKING, walk_one<GRAD_Q>)
-KERNEL(NAME, _k, WALKING, walk_one<GRAD_K>)
-KERNEL(NAME, _v, WALKING, walk_one<GRAD_V>)
+KERNEL(NAME, _q, WALKING, walk_alone<GRAD_Q>)
+KERNEL(NAME, _k, WALKING, walk_alone<GRAD_K>)
+KERNEL(NAME, _v, WALKING, walk_alone<GRAD_V>)
 #if BOTH
 KERNEL(NAME, _kv, WALKING, walk_both_alone)
 #endif

@@ -147,7 +147,7 @@ template <bool BACK> DEVICE int chunk_at(const chunk_work &w, int n)
     return w.first + (BACK ? chunks_of(w) - 1 - n : n) * CHUNK;
 }
 
-// Rows of A of the chunk from token j on; zeros past the tensor.
+// Rows of A of the chunk from token j on, as fetch_queries() has them.
 template <scan WHICH>
 DEVICE void fetch_reads(const attn_linear_kparams &p, const chunk_work &w, int j, queries &x)
 {

@@ -101,8 +101,7 @@ DEVICE void walk_rows(const attn_linear_kparams &p, shared_walk &mem, int group,
         read_z<WHICH>(mem.z[slot], mem.of, stage, down, read);
         device_barrier_arrive(&mem.empty[stage]);
         device_barrier_arrive(&mem.read[slot]);
-        undo_down(down, scale);
-        write_grads<WHICH>(p, w, j, scale, [&](int n, int i) { return read[n][i] + seen[n][i]; });
+        write_grads<WHICH>(p, w, j, down, scale, read, seen);
     }
     if (BACK && first == 0)
         write_zeros<WHICH>(p, w);
@@ -162,11 +161,11 @@ DEVICE void walk_group(const attn_linear_kparams &p, shared_walk &mem)
                 sum[i / 4][i % 4] += seen[i / 4][i % 4];
         }
 
+        const float zeros[NT][4] = {};
         float scale[2];
 
         scale_of<WHICH>(p, mem.of, 0, scale);
-        undo_down(down, scale);
-        write_grads<WHICH>(p, w, j, scale, [&](int n, int i) { return sum[n][i]; });
+        write_grads<WHICH>(p, w, j, down, scale, sum, zeros);
     }
     write_zeros<WHICH>(p, w);
 }

@@ -3,21 +3,21 @@
 // segment's rows add to the state, each row taken apart once. A warpgroup brings B, another X;
 // two keep 64 columns of the state each.
 #pragma once
-#include "linear/bwd_wgmma_halves.cuh"
+#include "linear/bwd_wgmma_walk.cuh"
 
-// By a warpgroup: rows of B (PART 0) or of X (1), the next chunk's on their way while one's are
-// taken apart.
-template <bool BACK, bool MAPS, int PART>
-DEVICE void bring_whole(const attn_linear_kparams &p, const chunk_work &w,
-                               const tensor_rows &all, int width, shared_whole &mem)
+typedef rows_of_chunk<TYPE, 64, 32> piece;
+
+// By a warpgroup: rows of B, or of X, the next chunk's on their way while one's are taken apart.
+template <bool BACK, bool MAPS>
+DEVICE void bring_whole(const attn_linear_kparams &p, const chunk_work &w, const tensor_rows &all,
+                        int width, keys *tiles, shared_whole &mem)
 {
     const bool maps = MAPS && linear_has(p, LINEAR_ELU1 | LINEAR_RELU);
     const int chunks = chunks_of(w);
     constexpr int PIECES = 4;
     piece x[PIECES];
-    own_scale scale;
 
-    const auto inside_of = [&](int i) { return i / 2 * 64 + piece::column() < width; };
+    const auto inside = [&](int i) { return i / 2 * 64 + piece::column() < width; };
     const auto rows_of = [&](int i, int n) { return all.rows - chunk_at<BACK>(w, n) - i % 2 * 32; };
     const auto fetch = [&](int i, int n) {
         const int row = chunk_at<BACK>(w, n) + i % 2 * 32 + piece::row();
@@ -25,7 +25,7 @@ DEVICE void bring_whole(const attn_linear_kparams &p, const chunk_work &w,
         if (n < chunks)
             x[i].fetch(all.from + row * all.bytes +
                            (i / 2 * 64 + piece::column()) * (16 / EACH),
-                       all.bytes, rows_of(i, n), inside_of(i));
+                       all.bytes, rows_of(i, n), inside(i));
     };
 
     #pragma unroll
@@ -33,48 +33,23 @@ DEVICE void bring_whole(const attn_linear_kparams &p, const chunk_work &w,
         fetch(i, 0);
     #pragma unroll 1
     for (int n = 0; n < chunks; n++) {
-        const int stage = n % HALF_WHOLE_STAGES;
-
-        if (maps)
-            #pragma unroll
-            for (int i = 0; i < PIECES; i++)
-                #pragma unroll
-                for (int r = 0; r < piece::COUNT; r++)
-                    if (inside_of(i) && piece::row() + r * piece::STEP < rows_of(i, n))
-                        phi_of(p, x[i].x[r]);
-        scale.begin(x, n, mem.fast.tops[PART]);
-        if (scale.tell(x, n, mem.fast.tops[PART]))
-            atomicOr(&mem.fast.odd, 1);
-        device_barrier_wait(&mem.fast.empty[stage], (n / HALF_WHOLE_STAGES & 1) ^ 1);
-        if (threadIdx.x % 128 == 0)
-            (PART ? mem.fast.x : mem.fast.b)[stage] = scale.unit();
-        #pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            put_halves(x[i], scale.by(),
-                       (PART ? mem.halves.x : mem.halves.b)[stage][0][i / 2] + i % 2 * 32 * 8,
-                       PANELS);
-            device_forget();
-            if (i == PIECES - 1)
-                arrive_written(&mem.fast.full[stage]);
-            fetch(i, n + 1);
-            device_forget();
-        }
-    }
-}
-
-// The same as parts of bf16.
-template <bool BACK, bool MAPS, int PART>
-DEVICE void bring_whole_again(const attn_linear_kparams &p, const chunk_work &w,
-                              const tensor_rows &all, int width, shared_whole &mem)
-{
-    #pragma unroll 1
-    for (int n = 0; n < chunks_of(w); n++) {
         const int stage = n % WHOLE_STAGES;
 
         device_barrier_wait(&mem.empty[stage], (n / WHOLE_STAGES & 1) ^ 1);
-        put_parts<PANELS>(p, all, chunk_at<BACK>(w, n), 0, width, MAPS,
-                          (PART ? mem.x : mem.b)[stage][0][0]);
-        arrive_written(&mem.full[stage]);
+        #pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            if (maps)
+                #pragma unroll
+                for (int r = 0; r < piece::COUNT; r++)
+                    if (inside(i) && piece::row() + r * piece::STEP < rows_of(i, n))
+                        phi_of(p, x[i].x[r]);
+            x[i].template put<true, true>(tiles[stage][0][i / 2] + i % 2 * 32 * 8, PANELS);
+            device_forget();
+            if (i == PIECES - 1)
+                arrive_written(&mem.full[stage]);
+            fetch(i, n + 1);
+            device_forget();
+        }
     }
 }
 
@@ -89,7 +64,6 @@ template <scan WHICH> DEVICE void sum_whole(const attn_linear_kparams &p, int gr
     if (WHICH == GRAD_Q)
         w.end = max(keys_of(w), w.first);
     device_let_next();
-    begin_scales(mem.fast, 256, 256, WHOLE_THREADS);
     if (threadIdx.x == 0)
         for (int i = 0; i < WHOLE_STAGES; i++) {
             device_barrier_init(&mem.full[i], 256);
@@ -100,18 +74,12 @@ template <scan WHICH> DEVICE void sum_whole(const attn_linear_kparams &p, int gr
         w.end = w.first;    // the last needs no slot, slot 0 is zero
     if (part == 0) {
         device_leave_registers<WHOLE_REGISTERS[1]>();
-        bring_whole<BACK, WHICH == GRAD_V, 0>(p, w, b_of<WHICH>(p, w, 0), inner_of(p, WHICH),
-                                              mem);
-        if (is_again(mem.fast))
-            bring_whole_again<BACK, WHICH == GRAD_V, 0>(p, w, b_of<WHICH>(p, w, 0),
-                                                        inner_of(p, WHICH), mem);
+        bring_whole<BACK, WHICH == GRAD_V>(p, w, b_of<WHICH>(p, w, 0), inner_of(p, WHICH), mem.b,
+                                           mem);
     } else if (part == 1) {
         device_leave_registers<WHOLE_REGISTERS[1]>();
-        bring_whole<BACK, WHICH != GRAD_V, 1>(p, w, x_of<WHICH>(p, w, 0), width_of(p, WHICH),
-                                              mem);
-        if (is_again(mem.fast))
-            bring_whole_again<BACK, WHICH != GRAD_V, 1>(p, w, x_of<WHICH>(p, w, 0),
-                                                        width_of(p, WHICH), mem);
+        bring_whole<BACK, WHICH != GRAD_V>(p, w, x_of<WHICH>(p, w, 0), width_of(p, WHICH), mem.x,
+                                           mem);
     } else {
         device_take_registers<WHOLE_REGISTERS[0]>();
 
@@ -120,13 +88,7 @@ template <scan WHICH> DEVICE void sum_whole(const attn_linear_kparams &p, int gr
 
         #pragma unroll 1
         for (int n = 0; n < chunks_of(w); n++)
-            add_halves<HALF_WHOLE_STAGES>(n, mem.fast, mem.halves, my, own);
-        if (is_again(mem.fast)) {
-            my = {};
-            #pragma unroll 1
-            for (int n = 0; n < chunks_of(w); n++)
-                add_rows<WHOLE_STAGES>(n, mem, my, own);
-        }
+            add_rows<WHOLE_STAGES>(n, mem, my, own);
         w.column = own * COLUMNS;
         device_wait_before();    // where the slots of dQ were
         store_sums<WHICH>(p, w, slot_of<WHICH>(p, w, slot), my);

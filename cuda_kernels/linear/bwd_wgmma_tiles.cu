@@ -39,7 +39,6 @@
 #endif
 
 constexpr int COLUMNS = DIM;
-constexpr bool HALVES = false;
 [[maybe_unused]] constexpr bool NORMALIZES = true;
 
 #include "linear/wgmma.cuh"

@@ -177,7 +177,7 @@ DEVICE void store_four(char *to, const float (&y)[4])
         *(uint2 *)to = make_uint2(device_pair<TYPE>(y[0], y[1]), device_pair<TYPE>(y[2], y[3]));
 }
 
-// What rows of Y are multiplied by.
+// What the rows of Y are multiplied by.
 template <scan WHICH, class NUMBERS>
 DEVICE void scale_of(const attn_linear_kparams &p, const NUMBERS &of, int stage, float (&scale)[2])
 {
@@ -188,18 +188,11 @@ DEVICE void scale_of(const attn_linear_kparams &p, const NUMBERS &of, int stage,
             scale[half] = WHICH == GRAD_Q ? of.factors[stage][own_place().row + half * 8] : 1.0f;
 }
 
-// Of rows that were multiplied by `down`.
-DEVICE void undo_down(const float (&down)[2], float (&scale)[2])
-{
-    #pragma unroll
-    for (int half = 0; half < 2; half++)
-        scale[half] *= down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW);
-}
-
-// The warpgroup's rows of Y of the chunk that begins with token j, times those factors.
-template <scan WHICH, class SUM>
+// The warpgroup's rows of Y, the sum of both, of the chunk that begins with token j.
+template <scan WHICH>
 DEVICE void write_grads(const attn_linear_kparams &p, const chunk_work &w, int j,
-                        const float (&factor)[2], const SUM &sum)
+                        const float (&down)[2], const float (&scale)[2],
+                        const float (&read)[NT][4], const float (&seen)[NT][4])
 {
     const own_place at;
     const tensor_rows to = y_of<WHICH>(p, w);
@@ -209,6 +202,7 @@ DEVICE void write_grads(const attn_linear_kparams &p, const chunk_work &w, int j
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = j + at.row + half * 8;
+        const float factor = scale[half] * (down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW));
         char *const y = (char *)to.from + row * to.bytes + first * (16 / EACH);
 
         if (row >= to.rows)
@@ -218,7 +212,8 @@ DEVICE void write_grads(const attn_linear_kparams &p, const chunk_work &w, int j
 
             #pragma unroll
             for (int i = 0; i < 4; i++)
-                four[i] = sum(n * 2 + i / 2, half * 2 + i % 2) * factor[half];
+                four[i] = (read[n * 2 + i / 2][half * 2 + i % 2] +
+                           seen[n * 2 + i / 2][half * 2 + i % 2]) * factor;
             if (slopes)
                 slope_of(p, slopes + n * 256 / EACH, four);
             store_four(y + n * 256 / EACH, four);

@@ -2,30 +2,28 @@
 // linear/fwd_wgmma.cu: causal linear attention in chunks on Hopper's tensor cores.
 //
 // Computes  O, den, and S and z as they come out, as written in include/attn/linear.h
-// Method    as fwd_chunk_tf32.cu, chunk by chunk, with products of warpgroups (wgmma): a number
-//           of f32 is a sum of two of f16 (wgmma_halves.cuh), one of f16 of two of bf16
-//           (wgmma.cuh). Two warpgroups, of f16 one, bring K and V and take them apart
-//           (wgmma_stage.cuh), one keeps the state, the others (QUERIES of them) have the queries
+// Method    as fwd_chunk_tf32.cu, chunk by chunk, with products of warpgroups (wgmma) of bf16:
+//           each number is a sum of some of those (wgmma.cuh). One warpgroup brings K and V and
+//           takes them apart (wgmma_stage.cuh, or where there is no room for that
+//           wgmma_bring.cuh), one keeps the state, the others (QUERIES of them) have the queries
 //           of every so-manieth chunk: of their products those with the state alone wait for the
 //           chunk before. With segments a group first sums up what its keys add to the state, for
 //           those behind (wgmma_relay.cuh)
 // Grid      1-D, as there
-// Block     128 threads of each of those, 1-D; _sums those that bring, that keep
-// Shared    dynamic: parts of chunks of K and V, of states; chunks of K, V, Q and O on their way;
-//           z; sums of K by warps; powers of two; barriers
+// Block     384 threads, 1-D, or 512 where two warpgroups have queries; _sums 256: that brings,
+//           that keeps
+// Shared    dynamic: parts of chunks of K and V, of states; chunks of K, V and Q on their way; z;
+//           sums of K by warps; barriers
 // Barriers  full and empty ones in shared memory for each chunk and each state
-// Layout    rows of Q, K and V 16 bytes at a time, of O whole (f32, D 64), 8 or 4. work:
-//           wgmma_relay.cuh
-// Numerics  wgmma.cuh, of f32 halves.cuh: errors are small beside |q| |k| |v| of the pairs and
-//           |q| |S| that a query sees, |x| the largest number of a row, and of S. S and z f32. Of
-//           f16 rows of q with huge numbers are divided by a power of 2 meanwhile. An infinity of
-//           f32 or f16 counts as NaN; what is not finite in a row of v may spread to queries of its
-//           chunk that do not see it. The bits of a head depend on the segments and, of f32, the
-//           columns of a group, which follow from B and the heads, and on nothing else
+// Layout    rows of Q, K and V 16 bytes at a time, of O 8 or 4. work: wgmma_relay.cuh
+// Numerics  wgmma.cuh; S and z f32. Rows of q with huge numbers are divided by a power of 2
+//           meanwhile. An infinity of f32 or f16 counts as NaN; what is not finite in a row of v
+//           may spread to queries of its chunk that do not see it. The bits of a head depend on
+//           the segments, which follow from B and the heads, and on nothing else
 // Instances _output, with _begin before it if there are segments or a state; _sums, _scan, _output
 //           of many segments
 // Requires  sm_90a; causal; rows of 16-byte pieces, D up to DIM
-// Tunables  STAGES, UNITS, STATES, QUERIES, BRINGING; src/plan/cuda/linear_fwd_wgmma.c has the same
+// Tunables  STAGES, UNITS, STATES, QUERIES; src/plan/cuda/linear_fwd_wgmma.c has the same
 //           numbers
 // Oracle    src/host/linear_fwd_reference.c
 //
@@ -47,7 +45,6 @@
 #endif
 
 constexpr int COLUMNS = WIDTH;
-constexpr bool HALVES = TYPE == TYPE_F32;
 
 #include "linear/wgmma.cuh"
 
@@ -56,28 +53,24 @@ constexpr int KEEPERS = 1, KEPT_TILES = PANELS * NT + 1;    // of the state, and
 #include "linear/wgmma_relay.cuh"
 
 // Chunks of K and V in shared memory, and units of them on their way there (wgmma_stage.cuh);
-// states; warpgroups with queries.
-constexpr bool LARGE = TYPE == TYPE_F32 && DIM > 64;
-constexpr int STAGES = 2, UNITS = LARGE ? 3 : 4;
-constexpr int SUM_UNITS = LARGE ? 4 : 8;
+// states; warpgroups with queries, which come through shared memory where there is room.
+constexpr bool LARGE = TYPE == TYPE_F32 && DIM > 64, STAGED = !LARGE;
+constexpr int STAGES = 2, UNITS = LARGE ? 1 : 4, SUM_UNITS = LARGE ? 4 : 8;
 constexpr int STATES = 1, QUERIES = LARGE ? 1 : 2;
-constexpr bool OUT_STAGED = HALVES && !LARGE;    // O leaves through shared memory
 constexpr int TURNS = larger(STATES, QUERIES);    // a warpgroup waits for its own states alone
-constexpr int BRINGING = HALVES ? 256 : 128;    // threads
-constexpr int THREADS = BRINGING + 128, WALKING = THREADS + 128 * QUERIES;
+constexpr int THREADS = 256, WALKING = 128 * (2 + QUERIES);
 constexpr int UNIT_BYTES = CHUNK * 64 * elem_bytes<TYPE>();
 
 // Of threads that have queries, that keep the state, that bring.
-constexpr int QUERY_REGISTERS = LARGE ? 200 : DIM > 64 ? 168 : HALVES ? 128 : 160;
-constexpr int STATE_REGISTERS = LARGE ? 128 : DIM > 64 ? 112 : HALVES ? 88 : 96;
-constexpr int BRING_REGISTERS = LARGE ? 88 : DIM > 64 ? 64 : HALVES ? 64 : 96;
+constexpr int QUERY_REGISTERS = LARGE ? 240 : DIM > 64 ? 168 : 176;
+constexpr int STATE_REGISTERS = LARGE ? 136 : DIM > 64 ? 112 : 88;
+constexpr int BRING_REGISTERS = LARGE ? 128 : DIM > 64 ? 64 : 72;
 
 struct shared_sums {
     keys k[STAGES];
     values v[STAGES];
     float4 unit[SUM_UNITS][UNIT_BYTES / 16];
-    float sums[STAGES][BRINGING / 32][DIM];    // of K's rows, by warps
-    chunk_scales of[HALVES ? STAGES : 1];
+    float sums[STAGES][4][DIM];    // of K's rows, by warps
     device_barrier full[STAGES], empty[STAGES];
 };
 
@@ -85,13 +78,9 @@ struct shared_output {
     keys k[STAGES];
     values v[STAGES];
     states s[STATES];
-    float4 unit[UNITS][UNIT_BYTES / 16];
-    float4 q[QUERIES][CHUNK * DIM * elem_bytes<TYPE>() / 16];
-    float out[OUT_STAGED ? QUERIES : 1][OUT_STAGED ? CHUNK * (COLUMNS + 8) : 4];
-    float z[STATES][DIM], sums[STAGES][BRINGING / 32][DIM];
-    chunk_scales of[HALVES ? STAGES : 1];
-    float factor[STATES];    // of products with the state
-    uint32_t tops[2][4];     // of the state, by warps
+    float4 unit[UNITS][LARGE ? 1 : UNIT_BYTES / 16];
+    float4 q[QUERIES][STAGED ? CHUNK * DIM * elem_bytes<TYPE>() / 16 : 1];
+    float z[STATES][DIM], sums[STAGES][4][DIM];
     device_barrier full[STAGES], empty[STAGES], there[TURNS], read[STATES];
     int number;    // of the group
 };
@@ -101,7 +90,6 @@ struct shared_output {
 #include "linear/wgmma_stage.cuh"
 #include "linear/wgmma_walk.cuh"
 #include "linear/wgmma_state.cuh"
-#include "linear/wgmma_halves.cuh"
 
 DEVICE void sum_chunks(const attn_linear_kparams &p)
 {
@@ -114,17 +102,17 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
     chunks = chunks_of(w);
     device_let_next();
     if (w.segment == p.pieces - 1) {    // the last adds to none, and there is time
-        if (linear_has(p, LINEAR_STATE) && threadIdx.x >= BRINGING)
-            copy_state_in<group_state>(p, w, 0);
+        if (linear_has(p, LINEAR_STATE) && threadIdx.x >= 128)
+            copy_state_in<group_state>(p, w, (int)threadIdx.x / 128 - 1);
         return;
     }
     if (threadIdx.x == 0)
         for (int i = 0; i < STAGES; i++) {
-            device_barrier_init(&mem.full[i], BRINGING);
+            device_barrier_init(&mem.full[i], 128);
             device_barrier_init(&mem.empty[i], 128);
         }
     device_barriers_ready();
-    if (threadIdx.x < BRINGING) {
+    if (threadIdx.x < 128) {
         bring_chunks<STAGES, SUM_UNITS>(p, w, { w.first, chunks }, chunks, mem);
     } else {
         group_state my = {};
@@ -167,21 +155,10 @@ DEVICE void keep_state(const attn_linear_kparams &p, shared_output &mem)
         if (n >= given) {
             const int i = n - given, slot = i % STATES;
 
-            if constexpr (HALVES) {
-                float factor;
-                const float up = scale_of_state(my, mem.tops[i % 2], factor);
-
-                device_barrier_wait(&mem.read[slot], (i / STATES & 1) ^ 1);
-                share_state(my, mem.s[slot], up);
-                if (thread_of_group() == 0)
-                    mem.factor[slot] = factor;
-            } else {
-                device_barrier_wait(&mem.read[slot], (i / STATES & 1) ^ 1);
-                share_state(my, mem.s[slot]);
-            }
+            device_barrier_wait(&mem.read[slot], (i / STATES & 1) ^ 1);
+            share_state(my, mem.s[slot]);
             if (thread_of_group() < DIM)
-                mem.z[slot][thread_of_group()] =
-                    HALVES ? my.z * power_of_2(-OUT_OF_PAIRS) : my.z;
+                mem.z[slot][thread_of_group()] = my.z;
             arrive_written(&mem.there[i % TURNS]);
         }
         add_chunk<STAGES>(p, n, mem, my);
@@ -194,18 +171,22 @@ DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
 {
     const chunk_work w = find_walk(p, mem);
     const int given = find_sum(p, w).count, chunks = given + chunks_of(w);
-    const int group = (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
-    const int first = QUERIES > 1 ? group - THREADS / 128 : 0;
-    const int skipped = ceil_div(max(given - first, 0), QUERIES) * QUERIES;
+    const int first = QUERIES > 1 ? (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 2 : 0;
     float4 *const staged = mem.q[first];
     queries coming;
+    const auto ask = [&](int j) {
+        if (STAGED)
+            ask_queries(p, w, j, staged);
+        else
+            fetch_queries(p, w, j, coming);
+    };
 
-    ask_queries(p, w, w.first + (first + skipped - given) * CHUNK, staged);
+    ask(w.first + (first + ceil_div(max(given - first, 0), QUERIES) * QUERIES - given) * CHUNK);
     #pragma unroll 1
     for (int m = first; m < chunks; m += QUERIES) {    // of all that is brought
         const int n = m - given, j = w.first + n * CHUNK, stage = m % STAGES;
         const int slot = n % STATES, turn = n % TURNS;
-        float pairs[CHUNK / 8][4], read[NT][4], down[2], den[2] = {}, of_read = 1.0f;
+        float pairs[CHUNK / 8][4], read[NT][4], seen[NT][4], down[2], den[2] = {};
         operands<STEPS> weights;
 
         if (n < 0) {
@@ -217,8 +198,10 @@ DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
             operands<DIM / 16> q;
             float raw[DIM / 8][4];
 
-            await_queries(staged, coming);
-            ask_queries(p, w, j + QUERIES * CHUNK, staged);
+            if (STAGED) {
+                await_queries(staged, coming);
+                ask(j + QUERIES * CHUNK);
+            }
             take_queries(p, coming, raw, down);
             if (linear_has(p, LINEAR_NORMALIZE)) {
                 device_barrier_wait(&mem.there[turn], n / TURNS & 1);
@@ -229,49 +212,25 @@ DEVICE void walk_queries(const attn_linear_kparams &p, shared_output &mem)
             begin_products<true, PARTS>(q, mem.k[stage][0][0], PANELS, pairs);
             device_barrier_wait(&mem.there[turn], n / TURNS & 1);
             begin_products<false, STATE_PARTS>(q, mem.s[slot][0][0], PANELS, read);
-            if constexpr (HALVES) {
-                device_products_wait<1>();
-                device_products_hold(pairs);
-                weigh_pairs(p, mem.of[stage], pairs, den);
-                make_operands(pairs, weights);
-                device_products_wait<0>();
-                device_products_hold(read);
-                of_read = mem.factor[slot];
-            } else {
-                device_products_wait<0>();
-                device_products_hold(pairs);
-                device_products_hold(read);
-                mask_pairs(pairs, den);
-                make_operands(pairs, weights);
-            }
-            device_barrier_arrive(&mem.read[slot]);
-        }
-        if (HALVES && mem.of[stage].wide) {
-            if constexpr (HALVES)
-                add_wide(p, w, j, mem.of[stage], weights, of_read, read);
-            device_barrier_arrive(&mem.empty[stage]);
-        } else {
-            float seen[NT][4], of_seen = 1.0f;
-
-            begin_products<false, PARTS>(weights, mem.v[stage][0], 1, seen);
             device_products_wait<0>();
-            device_products_hold(seen);
-            if (HALVES)
-                of_seen = mem.of[stage].unit * power_of_2(LIFT);
-            device_barrier_arrive(&mem.empty[stage]);
-            #pragma unroll
-            for (int i = 0; i < NT * 4; i++)
-                read[i / 4][i % 4] = read[i / 4][i % 4] * of_read + seen[i / 4][i % 4] * of_seen;
+            device_products_hold(pairs);
+            if (!STAGED)
+                ask(j + QUERIES * CHUNK);
+            device_products_hold(read);
+            device_barrier_arrive(&mem.read[slot]);
+            mask_pairs(pairs, den);
+            make_operands(pairs, weights);
         }
+        begin_products<false, PARTS>(weights, mem.v[stage][0], 1, seen);
+        device_products_wait<0>();
+        device_products_hold(seen);
+        device_barrier_arrive(&mem.empty[stage]);
+        #pragma unroll
+        for (int i = 0; i < NT * 4; i++)
+            read[i / 4][i % 4] += seen[i / 4][i % 4];
         device_products_hold(read);
-        if (OUT_STAGED) {
-            device_bulk_wait_read();    // the rows before
-            __syncwarp();
-        }
-        write_rows<OUT_STAGED>(p, w, j, down, den, read, mem.out[OUT_STAGED ? first : 0]);
+        write_rows(p, w, j, down, den, read);
     }
-    if (OUT_STAGED)
-        device_bulk_wait<0>();
 }
 
 DEVICE void walk_segment(const attn_linear_kparams &p)
@@ -282,7 +241,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     if (threadIdx.x == 0) {
         mem.number = take_number(p);
         for (int i = 0; i < STAGES; i++) {
-            device_barrier_init(&mem.full[i], BRINGING);
+            device_barrier_init(&mem.full[i], 128);
             device_barrier_init(&mem.empty[i], 256);
         }
         for (int i = 0; i < TURNS; i++)
@@ -291,13 +250,16 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
             device_barrier_init(&mem.read[i], 128);
     }
     device_barriers_ready();
-    if (threadIdx.x < BRINGING) {
+    if (threadIdx.x < 128) {
         const chunk_work w = find_walk(p, mem);
         const chunk_sum sum = find_sum(p, w);
 
         device_leave_registers<BRING_REGISTERS>();
-        bring_chunks<STAGES, UNITS>(p, w, sum, sum.count + chunks_of(w), mem);
-    } else if (threadIdx.x < THREADS) {
+        if constexpr (LARGE)
+            bring_registers<STAGES, 1>(p, w, mem);
+        else
+            bring_chunks<STAGES, UNITS>(p, w, sum, sum.count + chunks_of(w), mem);
+    } else if (threadIdx.x < 256) {
         device_leave_registers<STATE_REGISTERS>();
         keep_state(p, mem);
     } else {

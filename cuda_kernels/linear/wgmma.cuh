@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // linear/wgmma.cuh: numbers as sums of some of bf16, tiles of such parts in shared memory, and the
-// products of fwd_wgmma.cu and bwd_wgmma.cu by warpgroups. TYPE, DIM and COLUMNS are the image's;
-// HALVES: those of f32 are sums of two of f16 instead (halves.cuh).
+// products of fwd_wgmma.cu by warpgroups. TYPE, DIM and COLUMNS are the image's.
 //
 // x = high + mid + low exactly where x is f32 and not below 2^-109: each part is what is left
 // with its lower 16 bits cut off, 8 bits of 24, and has the exponents that f32 has, so nothing is
@@ -13,16 +12,15 @@
 // them, so the large products of a sum come last, and no sum goes over more than a chunk: those of
 // chunks are added in f32.
 //
-// A tile has 64 rows of 64 such numbers, as products read them (device_tile); of narrower
+// A tile has 64 rows of 64 numbers of bf16, as products read them (device_tile); of narrower
 // ones the rest is not read. Rows of more columns are panels of such tiles. The columns of K,
 // and so those of Q and the rows of S, stand in another order there (column_at), so that a
 // lane that holds Q as a first operand has four in a row.
 #pragma once
 #include "common/hopper.cuh"
-#include "linear/halves.cuh"
+#include "linear/chunk.cuh"
 
-constexpr int PARTS = HALVES ? 2 : TYPE == TYPE_F32 ? 3 : TYPE == TYPE_F16 ? 2 : 1;
-constexpr int OPERAND = HALVES ? TYPE_F16 : TYPE_BF16;
+constexpr int PARTS = TYPE == TYPE_F32 ? 3 : TYPE == TYPE_F16 ? 2 : 1;
 constexpr int STATE_PARTS = larger(PARTS, 2);
 constexpr int PANELS = DIM / 64, NT = COLUMNS / 8, STEPS = CHUNK / 16;
 constexpr int TILE = 64 * 8;    // 16 bytes each
@@ -41,21 +39,18 @@ DEVICE int column_at(int place)
 // Two numbers as words of N parts, x in the lower half; the last is rounded if it is cut.
 template <int N> DEVICE void split(float x, float y, uint32_t (&part)[N])
 {
-    if constexpr (HALVES)
-        split_halves(x, y, part);
-    else
-        #pragma unroll
-        for (int i = 0; i < N; i++) {
-            const uint32_t u = __float_as_uint(x), v = __float_as_uint(y);
+    #pragma unroll
+    for (int i = 0; i < N; i++) {
+        const uint32_t u = __float_as_uint(x), v = __float_as_uint(y);
 
-            if (N < 3 && i == N - 1) {
-                part[i] = device_pair<TYPE_BF16>(x, y);
-                break;
-            }
-            part[i] = __byte_perm(u, v, 0x7632);
-            x -= __uint_as_float(u & 0xffff0000u);
-            y -= __uint_as_float(v & 0xffff0000u);
+        if (N < 3 && i == N - 1) {
+            part[i] = device_pair<TYPE_BF16>(x, y);
+            break;
         }
+        part[i] = __byte_perm(u, v, 0x7632);
+        x -= __uint_as_float(u & 0xffff0000u);
+        y -= __uint_as_float(v & 0xffff0000u);
+    }
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -119,9 +114,9 @@ DEVICE void begin_products(const operands<COUNT> &a, const float4 *b, int tiles,
                                   (ACROSS ? n / 4 * TILE + n % 4 * 2 : n * 16 * 8);
 
             if (ACROSS)
-                device_products_by<OPERAND>(c, a.x[x][n], from, !first || n > 0);
+                device_products_by(c, a.x[x][n], from, !first || n > 0);
             else
-                device_products_along<OPERAND>(c, a.x[x][n], from, !first || n > 0);
+                device_products_along(c, a.x[x][n], from, !first || n > 0);
         }
     });
     device_products_commit();
@@ -141,8 +136,8 @@ DEVICE void begin_state(const keys &k, const VALUES &v, int panel, float (&c)[NT
     each_product<PARTS, PARTS>([&](int x, int y, bool first) {
         #pragma unroll
         for (int n = 0; n < STEPS; n++)
-            device_products_turned<OPERAND>(c, a + x * PANELS * TILE + n * 16 * 8,
-                                            b + y * PART + n * 16 * 8, !first || n > 0);
+            device_products_turned<TYPE_BF16>(c, a + x * PANELS * TILE + n * 16 * 8,
+                                              b + y * PART + n * 16 * 8, !first || n > 0);
     });
     device_products_commit();
 }

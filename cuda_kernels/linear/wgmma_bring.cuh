@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// linear/wgmma_bring.cuh: how rows of chunks come to the tiles of bwd_wgmma.cu: through registers,
-// where they are taken apart. fwd_wgmma.cu has wgmma_stage.cuh for that.
+// linear/wgmma_bring.cuh: how chunks of K and V come to the tiles of fwd_wgmma.cu: through
+// registers, where they are taken apart; where there is room, as wgmma_stage.cuh has it.
 #pragma once
 #include "linear/wgmma.cuh"
 
@@ -159,4 +159,95 @@ template <int OF, int SPAN, int ROWS = CHUNK> struct rows_of_chunk {
     }
 };
 
+// The sums of a warp's rows of K.
+DEVICE void sum_rows(const rows_of_chunk<TYPE, DIM> &k, float *sums)
+{
+    float all[EACH] = {};
+
+    #pragma unroll
+    for (int i = 0; i < k.COUNT; i++) {
+        float y[EACH];
+
+        unpack(k.x[i], y);
+        #pragma unroll
+        for (int n = 0; n < EACH; n++)
+            all[n] += y[n];
+    }
+    #pragma unroll
+    for (int apart = k.ACROSS; apart < 32; apart *= 2)    // a warp has some rows at a time
+        #pragma unroll
+        for (int n = 0; n < EACH; n++)
+            all[n] += __shfl_xor_sync(0xffffffffu, all[n], apart);
+    if (threadIdx.x % 32 < k.ACROSS)
+        #pragma unroll
+        for (int n = 0; n < EACH; n++)
+            sums[k.column() + n] = all[n];
+}
+
 DEVICE int chunks_of(const chunk_work &w) { return ceil_div(w.end - w.first, CHUNK); }
+
+// By the warpgroup that brings: K and V of the next DEPTH chunks are on their way while those of
+// a chunk are taken apart; first the chunks of keys that are summed up, then the group's own.
+template <int STAGES, int DEPTH, class MEM>
+DEVICE void bring_registers(const attn_linear_kparams &p, const chunk_work &w, MEM &mem)
+{
+    const chunk_sum sum = find_sum(p, w);
+    const int chunks = sum.count + chunks_of(w);
+    rows_of_chunk<TYPE, DIM> k[DEPTH];
+    rows_of_chunk<TYPE, COLUMNS> v[DEPTH];
+    const bool in_k = k->column() < p.d, in_v = w.column + v->column() < p.dv;
+    const int64_t row_k = p.k_stride_l * (16 / EACH), row_v = p.v_stride_l * (16 / EACH);
+    const char *from_k = at_element(p.k, LINEAR_AT(p, k, w.b, w.kvh, (int64_t)w.first + k->row(),
+                                                   0) + k->column());
+    const char *from_v = at_element(p.v, LINEAR_AT(p, v, w.b, w.kvh, (int64_t)w.first + v->row(),
+                                                   0) + w.column + v->column());
+    const int end = min(w.keys, w.end);
+
+    // Rows from chunk n on.
+    const auto rows_of = [&](int n) {
+        return end - n * CHUNK - (n < sum.count ? sum.first : w.first - sum.count * CHUNK);
+    };
+    const auto fetch_k = [&](int n, int i) {
+        if (n == sum.count) {
+            from_k += (w.first - sum.first - n * CHUNK) * row_k;
+            from_v += (w.first - sum.first - n * CHUNK) * row_v;
+        }
+        k[i].fetch(from_k, row_k, rows_of(n), in_k);
+        from_k += CHUNK * row_k;
+    };
+    const auto fetch_v = [&](int n, int i) {
+        v[i].fetch(from_v, row_v, rows_of(n), in_v);
+        from_v += CHUNK * row_v;
+    };
+
+    from_k += (sum.first - w.first) * row_k;
+    from_v += (sum.first - w.first) * row_v;
+    #pragma unroll
+    for (int i = 0; i < DEPTH; i++) {
+        fetch_k(i, i);
+        fetch_v(i, i);
+    }
+    #pragma unroll 1
+    for (int from = 0; from < chunks; from += DEPTH)
+        #pragma unroll
+        for (int i = 0; i < DEPTH; i++) {
+            const int n = from + i, stage = n % STAGES;
+
+            if (i && n >= chunks)
+                break;
+            if (linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
+                #pragma unroll
+                for (int r = 0; r < k->COUNT; r++)
+                    if (in_k && k->row() + r * k->STEP < rows_of(n))
+                        phi_of(p, k[i].x[r]);
+            device_barrier_wait(&mem.empty[stage], (n / STAGES & 1) ^ 1);
+            if (linear_has(p, LINEAR_NORMALIZE))
+                sum_rows(k[i], mem.sums[stage][threadIdx.x / 32]);
+            k[i].template put<true, false>(mem.k[stage][0][0], PANELS);
+            fetch_k(n + DEPTH, i);
+            device_forget();
+            v[i].template put<false, false>(mem.v[stage][0], 1);
+            arrive_written(&mem.full[stage]);
+            fetch_v(n + DEPTH, i);
+        }
+}

@@ -36,10 +36,8 @@ DEVICE void add_chunk(const attn_linear_kparams &p, int n, MEM &mem, group_state
 
     device_barrier_wait(&mem.full[stage], n / STAGES & 1);
     if (linear_has(p, LINEAR_NORMALIZE) && t < DIM)
-        #pragma unroll
-        for (int i = 0; i < BRINGING / 32; i += 4)
-            my.z += mem.sums[stage][i][t] + mem.sums[stage][i + 1][t] +
-                    (mem.sums[stage][i + 2][t] + mem.sums[stage][i + 3][t]);
+        my.z += mem.sums[stage][0][t] + mem.sums[stage][1][t] +
+                (mem.sums[stage][2][t] + mem.sums[stage][3][t]);
     #pragma unroll
     for (int panel = 0; panel < PANELS; panel++) {
         float more[NT][4];
@@ -47,17 +45,9 @@ DEVICE void add_chunk(const attn_linear_kparams &p, int n, MEM &mem, group_state
         begin_state(mem.k[stage], mem.v[stage], panel, more);
         device_products_wait<0>();
         device_products_hold(more);
-        if constexpr (HALVES) {
-            const float unit = mem.of[stage].unit;
-
-            #pragma unroll
-            for (int i = 0; i < NT * 4; i++)
-                my.s[panel][i / 4][i % 4] += more[i / 4][i % 4] * unit;
-        } else {
-            #pragma unroll
-            for (int i = 0; i < NT * 4; i++)
-                my.s[panel][i / 4][i % 4] += more[i / 4][i % 4];
-        }
+        #pragma unroll
+        for (int i = 0; i < NT * 4; i++)
+            my.s[panel][i / 4][i % 4] += more[i / 4][i % 4];
     }
     device_barrier_arrive(&mem.empty[stage]);
 }

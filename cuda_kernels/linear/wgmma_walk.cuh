@@ -59,8 +59,8 @@ struct own_place {
     }
 };
 
-// The state, for the warpgroups with queries: rows along the depth; `up` times it.
-DEVICE void share_state(const group_state &my, states &s, float up = 1.0f)
+// The state, for the warpgroups with queries: rows along the depth.
+DEVICE void share_state(const group_state &my, states &s)
 {
     const own_place mine;
     char *const first = (char *)s[0][0] + mine.row * 128 + mine.column * 2;
@@ -71,7 +71,7 @@ DEVICE void share_state(const group_state &my, states &s, float up = 1.0f)
         char *const at = first + (panel * 64 + half * 8) * 128 + (n ^ (mine.row & 7)) * 16;
         uint32_t part[STATE_PARTS];
 
-        split(my.s[panel][n][half * 2] * up, my.s[panel][n][half * 2 + 1] * up, part);
+        split(my.s[panel][n][half * 2], my.s[panel][n][half * 2 + 1], part);
         #pragma unroll
         for (int x = 0; x < STATE_PARTS; x++)
             *(uint32_t *)(at + x * PANELS * TILE * 16) = part[x];
@@ -100,7 +100,33 @@ DEVICE void load_four(const char *from, uint32_t (&to)[2])
     to[0] = y.x, to[1] = y.y;
 }
 
-// They come through shared memory, where a warp has its own rows: those of the chunk that begins
+// Those of the chunk that begins with token j; zeros past the tensor.
+DEVICE void fetch_queries(const attn_linear_kparams &p, const chunk_work &w, int j, queries &x)
+{
+    const own_place at;
+    const char *const from = at_element(p.q, LINEAR_AT(p, q, w.b, w.h, (int64_t)j + at.row, 0) +
+                                                 at.column * 2);
+    const int64_t below = 8 * p.q_stride_l * (16 / EACH);
+
+    if (j + CHUNK <= w.end && p.d == DIM) {
+        #pragma unroll
+        for (int i = 0; i < DIM / 8; i++)
+            load_four(from + i % 2 * below + i / 2 * 256 / EACH, x.word[i / 2][i % 2]);
+        return;
+    }
+    #pragma unroll
+    for (int i = 0; i < DIM / 8; i++) {
+        auto &to = x.word[i / 2][i % 2];
+
+        #pragma unroll
+        for (int n = 0; n < (int)(sizeof to / 4); n++)
+            to[n] = 0;
+        if (j + at.row + i % 2 * 8 < w.end && at.column * 2 + i / 2 * 16 < p.d)
+            load_four(from + i % 2 * below + i / 2 * 256 / EACH, to);
+    }
+}
+
+// The same through shared memory, where a warp has its own rows: those of the chunk that begins
 // with token j are asked for, and taken from there when they have come.
 constexpr int QUERY_ROW = DIM / EACH;    // 16 bytes each
 
@@ -119,13 +145,6 @@ DEVICE void ask_queries(const attn_linear_kparams &p, const chunk_work &w, int j
     const char *from = at_element(p.q, LINEAR_AT(p, q, w.b, w.h, (int64_t)j + row, 0) + c * EACH);
 
     __syncwarp();    // the rows before have been taken
-    if (DIM == 64 && rows >= 16) {    // at D 128 it made nothing faster
-        #pragma unroll
-        for (int i = 0; i < 16 / STEP; i++, from += STEP * p.q_stride_l * (16 / EACH))
-            device_copy<16>((float *)(there + place_of_query(row + i * STEP, c)), from, true);
-        device_commit();
-        return;
-    }
     #pragma unroll
     for (int i = 0; i < 16 / STEP; i++) {
         const bool inside = i * STEP < rows;
@@ -152,15 +171,13 @@ DEVICE void await_queries(const float4 *there, queries &x)
 }
 
 // phi of them, if they have one, as results lie; and of a row with huge numbers what it is to be
-// multiplied by, so that no sum overflows, which is done here; else 1. HALVES: rows are brought to
-// what f16 holds, and `down` is that of rows of O and den (OUT_OF_PAIRS).
+// multiplied by, so that no sum overflows, which is done here; else 1.
 template <bool MAPS = true>
 DEVICE void take_queries(const attn_linear_kparams &p, const queries &from,
                          float (&x)[DIM / 8][4], float (&down)[2])
 {
     const own_place at;
-    float size[2] = { 0.0f, 0.0f };
-    uint32_t top[2];
+    uint32_t top[2] = { 0, 0 };
 
     #pragma unroll
     for (int i = 0; i < DIM / 8 * 4; i++) {
@@ -173,28 +190,21 @@ DEVICE void take_queries(const attn_linear_kparams &p, const queries &from,
     if (MAPS && linear_has(p, LINEAR_ELU1 | LINEAR_RELU)) {
         phi_of(p, x);
         #pragma unroll
-        for (int i = 0; p.d < DIM && i < DIM / 8 * 4; i++)
+        for (int i = 0; i < DIM / 8 * 4; i++)
             x[i / 4][i % 4] = at.column * 2 + i / 8 * 16 < p.d ? x[i / 4][i % 4] : 0.0f;
     }
     #pragma unroll
     for (int i = 0; i < DIM / 8 * 4; i++)
-        size[i % 4 / 2] = fmaxf(size[i % 4 / 2], fabsf(x[i / 4][i % 4]));
+        top[i % 4 / 2] = max(top[i % 4 / 2], __float_as_uint(x[i / 4][i % 4]) & 0x7fffffffu);
     #pragma unroll
     for (int half = 0; half < 2; half++) {
-        top[half] = __float_as_uint(size[half]);
         top[half] = max(top[half], __shfl_xor_sync(0xffffffffu, top[half], 1));
         top[half] = max(top[half], __shfl_xor_sync(0xffffffffu, top[half], 2));
         down[half] = top[half] >= 0x50000000u ? power_of_2(-HUGE_ROW) : 1.0f;    // 2^33
-        if (HALVES)
-            down[half] = power_of_2(HALF_TOP - exponent_of<-113>(top[half]));
     }
     #pragma unroll
     for (int i = 0; i < DIM / 8 * 4; i++)
         x[i / 4][i % 4] *= down[i % 4 / 2];
-    if (HALVES)
-        #pragma unroll
-        for (int half = 0; half < 2; half++)
-            down[half] *= power_of_2(-OUT_OF_PAIRS);
 }
 
 // den += q z, of a lane's columns.
@@ -224,14 +234,9 @@ DEVICE void mask_pairs(float (&pairs)[CHUNK / 8][4], float (&den)[2])
     }
 }
 
-// The warpgroup's rows of O and den, of the chunk that begins with token j. With `staged` a warp's
-// rows of f32 leave through its own there, of OUT_ROW floats, by the copy engine.
-constexpr int OUT_ROW = COLUMNS + 8;    // so that lanes find their rows in different banks
-
-template <bool STAGED = false>
+// The warpgroup's rows of O and den, of the chunk that begins with token j.
 DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
-                       const float (&down)[2], const float (&dens)[2], const float (&o)[NT][4],
-                       float *staged = nullptr)
+                       const float (&down)[2], const float (&dens)[2], const float (&o)[NT][4])
 {
     const own_place at;
     char *const to = (char *)at_element(p.o, LINEAR_AT(p, o, w.b, w.h, (int64_t)j + at.row, 0) +
@@ -252,20 +257,10 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
                 p.den[LINEAR_AT(p, den, w.b, w.h, (int64_t)row, 0)] = den / down[half];
             factor = den == 0.0f ? 0.0f : factor / den;
         } else {
-            factor *= HALVES ? __uint_as_float((254u << 23) - __float_as_uint(down[half]))
-                      : down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW);
+            factor *= down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW);
         }
-        if (!p.want_o || (!STAGED && row >= w.end))
+        if (!p.want_o || row >= w.end)
             continue;
-        if constexpr (STAGED) {
-            float *const y = staged + (at.row + half * 8) * OUT_ROW + at.column;
-
-            #pragma unroll
-            for (int n = 0; n < NT; n++)
-                *(float2 *)(y + n * 8) =
-                    make_float2(o[n][half * 2] * factor, o[n][half * 2 + 1] * factor);
-            continue;
-        }
         const auto write = [&](int n) {
             char *const y = to + (half * 8 * p.o_stride_l + n * 8) * (16 / EACH);
             const float a = o[n][half * 2] * factor, b = o[n][half * 2 + 1] * factor;
@@ -286,16 +281,5 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
         for (int n = 0; n < NT; n++)
             if (w.column + at.column + n * 8 < p.dv)
                 write(n);
-    }
-    if (STAGED && p.want_o) {
-        const int lane = device_thread() % 32, own = at.row - lane / 4 + lane;
-
-        device_copies_to_products();
-        __syncwarp();
-        if (lane < 16 && j + own < w.end)
-            device_bulk_store((float *)p.o + LINEAR_AT(p, o, w.b, w.h, (int64_t)j + own, 0) +
-                                  w.column,
-                              staged + own * OUT_ROW, min(COLUMNS, p.dv - w.column) * 4);
-        device_bulk_commit();
     }
 }

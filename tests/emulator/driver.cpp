@@ -300,7 +300,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute what, CUfunction function)
 {
     // those of warpgroups say how many in the source
-    const int threads = function->name.find("_wgmma_") != std::string::npos ? 640 : 256;
+    const int threads = function->name.find("_wgmma_") != std::string::npos ? 512 : 256;
 
     *value = what == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? threads : 0;
     return CUDA_SUCCESS;

@@ -15,8 +15,7 @@ enum {
         4 * (2 * ATTN_CUDA_CHUNK + 4 * 64), /* of a normalised problem, of a chunk */
     Z_BYTES = 4 * 64,                       /* and of a state */
     BARRIER_BYTES = 256,
-    SCALE_BYTES = 512, /* and barriers, where f32 is two of f16 */
-    LEAST_BESIDE = 8,  /* chunks of a segment where all scans run at once */
+    LEAST_BESIDE = 8, /* chunks of a segment where all scans run at once */
     N_TYPES = 3,
     N_CLASSES = 3
 };
@@ -107,7 +106,7 @@ static const class *find_class(const attn_problem *p, const attn_caps *c, bool b
 
 /* Shared memory, line by line, as the kernel's structs have it. */
 typedef struct budget {
-    int64_t sums, walk;
+    int64_t sums, adds, states;
 } budget;
 
 /* Whether there are kernels with a normaliser for the type and D and Dv; that of tiles is one. */
@@ -123,20 +122,13 @@ static budget budget_of(const attn_problem *p, const class *k)
     const int64_t panels = k->dim / 64, stage = parts * TILE_BYTES * (panels + 1);
     const int64_t stages = large ? 2 : parts == 1 ? 4 : 3, states = large ? 1 : 2;
     const int64_t numbers = is_normalized(p) ? NUMBER_BYTES : 0;
-    budget b = {
+
+    return (budget){
         .sums = (f32 ? 2 : 3) * (stage + numbers) + BARRIER_BYTES,
-        .walk = stages * (stage + numbers) +
-                states * attn_max(parts, 2) * TILE_BYTES * panels +
-                (numbers ? states * Z_BYTES : 0) + BARRIER_BYTES,
+        .adds = stages * (stage + numbers),
+        .states = states * attn_max(parts, 2) * TILE_BYTES * panels +
+                  (numbers ? states * Z_BYTES : 0) + BARRIER_BYTES,
     };
-
-    if (f32 && !numbers) { /* two parts of f16, in the place of three of bf16 */
-        const int64_t pairs = (large ? 3 : 4) * 2 * TILE_BYTES * (panels + 1);
-        const int64_t state = 2 * TILE_BYTES * panels;
-
-        b.walk = attn_max(b.walk, pairs + states * state + BARRIER_BYTES) + SCALE_BYTES;
-    }
-    return b;
 }
 
 /* Whether sums, and walks where one kernel has all, run beside each other, in segments of the same
@@ -320,7 +312,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     if (!attn_cuda_counts(p))
         return "the chunks of so many queries or keys end beyond 2^31 - 1";
     b = budget_of(p, k);
-    if (b.walk > c->fast_bytes || BLOCK + 128 > c->max_group)
+    if (b.adds + b.states > c->fast_bytes || BLOCK + 128 > c->max_group)
         return "chunks do not fit the shared memory, or a group the limit of threads";
     if (is_normalized(p) && !find_tiles(p) && !takes_numbers(p))
         return "takes the normaliser in f32 up to D and Dv of 64, in bf16 of heads that "
@@ -395,7 +387,7 @@ static void add_walk(const attn_problem *p, const scan *s, const char *kernel,
 {
     const budget b = budget_of(p, s->class);
 
-    add_step(p, s, kernel, block, by_d, grad, out)->fast_bytes = b.walk;
+    add_step(p, s, kernel, block, by_d, grad, out)->fast_bytes = b.adds + b.states;
 }
 
 static scan make_scan(const attn_problem *p, const attn_caps *c, bool back)
@@ -432,7 +424,7 @@ static void add_all_sums(const attn_problem *p, const scan *s, const kernels *k,
     if (s->class->dim > 64) { /* all columns a group */
         step->block = WHOLE_BLOCK;
         step->columns = s->class->dim;
-        step->fast_bytes = WHOLE_BYTES + BARRIER_BYTES + SCALE_BYTES;
+        step->fast_bytes = WHOLE_BYTES + BARRIER_BYTES;
     }
     if (!s->scanned)
         return;
@@ -545,7 +537,7 @@ const attn_variant attn_cuda_linear_bwd_wgmma_variant = {
     .name = "linear_bwd_wgmma",
     .about =
         "causal gradients, chunks of tokens on Hopper's tensor cores (wgmma); f32 as sums "
-        "of two numbers of f16, or three of bf16",
+        "of three numbers of bf16",
     .op = ATTN_OP_LINEAR,
     .pass = ATTN_PASS_BWD,
     .features = ATTN_FEAT_CAUSAL | ATTN_FEAT_LENS_KV | ATTN_FEAT_NORMALIZE | ATTN_FEAT_DEN,

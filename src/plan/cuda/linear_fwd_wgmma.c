@@ -8,7 +8,6 @@
 enum {
     TILE_BYTES = 2 * 64 * ATTN_CUDA_CHUNK, /* 64 columns, read or not */
     BARRIER_BYTES = 512,                   /* and the number of a group */
-    SCALE_BYTES = 512,                     /* of f32 and a chunk */
     ONES_BYTES = 2 * 16 * 64,
     BEGIN_THREADS = 128,
     COUNTER_BYTES = 16, /* of the workspace */
@@ -40,10 +39,10 @@ typedef struct class
 
 /* By D and width. */
 static const class classes_f32[N_DIMS][2] = {
-    { { 64, 32, 2, 2, 1, 3, 5, 8, 4, KERNELS("f32_d64_c32") },
-      { 64, 64, 2, 2, 1, 3, 5, 8, 4, KERNELS("f32_d64_c64") } },
-    { { 128, 32, 2, 2, 1, 3, 4, 4, 3, KERNELS("f32_d128_c32") },
-      { 128, 64, 2, 2, 1, 3, 4, 4, 3, KERNELS("f32_d128_c64") } },
+    { { 64, 32, 2, 2, 1, 2, 4, 8, 4, KERNELS("f32_d64_c32") },
+      { 64, 64, 2, 2, 1, 2, 4, 8, 4, KERNELS("f32_d64_c64") } },
+    { { 128, 32, 2, 2, 1, 2, 3, 4, 0, KERNELS("f32_d128_c32") },
+      { 128, 64, 2, 2, 1, 2, 3, 4, 0, KERNELS("f32_d128_c64") } },
 };
 static const class classes_f16[N_DIMS][2] = {
     { { 64, 32, 2, 2, 1, 2, 4, 8, 4, KERNELS("f16_d64_c32") },
@@ -100,25 +99,18 @@ typedef struct budget {
 static budget budget_of(const attn_problem *p, const class *k)
 {
     const bool own = p->type == ATTN_BF16; /* the tensor's bits are the operands */
-    const int64_t parts = own ? 1 : 2;     /* of bf16, f32's of f16 */
+    const int64_t parts = p->type == ATTN_F32 ? 3 : own ? 1 : 2; /* of bf16 */
     const int64_t panels = k->dim / 64, row = 4 * k->dim;
     const int64_t wide = attn_ceil_div(k->columns, 64);
     const int64_t unit = (int64_t)attn_type_bytes(p->type) * 64 * ATTN_CUDA_CHUNK;
-    const bool exact = p->type == ATTN_F32; /* two warpgroups bring keys, four warps each */
-    const int64_t sums = own ? 0 : exact ? 8 * row : 4 * row;
-    const int64_t scales = exact ? SCALE_BYTES : 0;
-    const int64_t stage = parts * TILE_BYTES * (panels + wide) + sums + scales;
+    const int64_t stage = parts * TILE_BYTES * (panels + wide) + (own ? 0 : 4 * row);
     const int64_t state = parts * TILE_BYTES * panels * wide + row;
-    const int64_t walking =
-        own ? k->stages : k->groups - (exact ? 3 : 2); /* with queries */
+    const int64_t walking = own ? k->stages : k->groups - 2; /* chunks of queries there */
     const int64_t rest = (own ? ONES_BYTES : 0) + BARRIER_BYTES;
-    /* Rows of O on their way out, with 8 floats between them. */
-    const int64_t out =
-        exact && panels == 1 ? walking * ATTN_CUDA_CHUNK * (k->columns + 8) * 4 : 0;
 
     return (budget){ .sums = k->sum_stages * stage + k->sum_units * unit + rest,
                      .keys = k->stages * stage + k->units * unit,
-                     .queries = walking * panels * unit + out,
+                     .queries = walking > 1 ? walking * panels * unit : 0,
                      .states = k->states * state + rest };
 }
 
@@ -214,7 +206,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
     return NULL;
 }
 
-/* On an H200 2.4 to 3.4 times as fast as chunks in f32, 1.1 to 1.7 times in bf16
+/* On an H200 1.6 to 2.5 times as fast as chunks in f32, 1.1 to 1.7 times in bf16
  * (docs/performance_h200.md). */
 static const char *worse(const attn_problem *p, const attn_caps *c)
 {
@@ -276,8 +268,8 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 const attn_variant attn_cuda_linear_fwd_wgmma_variant = {
     .name = "linear_fwd_wgmma",
     .about =
-        "causal, chunks of tokens on Hopper's tensor cores (wgmma); f32 as sums of two "
-        "numbers of f16",
+        "causal, chunks of tokens on Hopper's tensor cores (wgmma); f32 as sums of three "
+        "numbers of bf16",
     .op = ATTN_OP_LINEAR,
     .features = ATTN_FEATURES_LINEAR,
     .applicable = applicable,

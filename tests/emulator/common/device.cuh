@@ -97,16 +97,6 @@ static inline float __shfl_sync(unsigned all, float x, int lane)
     return __uint_as_float(__shfl_sync(all, __float_as_uint(x), lane));
 }
 
-template <typename X> static inline X __reduce_max_sync(unsigned all, X x)
-{
-    for (int apart = 1; apart < 32; apart *= 2) {
-        const X y = (X)__shfl_xor_sync(all, (uint32_t)x, apart);
-
-        x = x > y ? x : y;
-    }
-    return x;
-}
-
 static inline bool __any_sync(unsigned, bool x)
 {
     return emulated_any(x);

@@ -235,14 +235,14 @@ DEVICE void device_products_of(float (&c)[N][4], const uint32_t (&a)[4], uint64_
     emulated_products_of<TYPE, false>(c, a, b, 1);
 }
 
-template <int TYPE = 2, int N>
+template <int N>
 DEVICE void device_products_by(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, int added)
 {
-    emulated_products_of<TYPE, true>(c, a, b, added);
+    emulated_products_of<2, true>(c, a, b, added);
 }
 
-template <int TYPE = 2, int N>
+template <int N>
 DEVICE void device_products_along(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, int added)
 {
-    emulated_products_of<TYPE, false>(c, a, b, added);
+    emulated_products_of<2, false>(c, a, b, added);
 }
