@@ -14,8 +14,7 @@
 // Layout    rows of all tensors 16 bytes at a time. work: slots of DIM * DIM floats, as lanes
 //           have them
 // Numerics  the state grows in the products' f32 sums and is read as the sum of two numbers of
-//           bf16 by dQ, whose rows of dO may cancel what like values and keys have added, rounded
-//           to one by dV and dK, as pairs are.
+//           bf16, since rows that read it may cancel what like rows have added.
 //           Rows of dO, k and v with huge numbers are divided by a power of 2 meanwhile. What is
 //           not finite may spread to rows of its chunk that do not see it. The bits of a head
 //           depend on the segments, which follow from B and the heads, and on nothing else
@@ -73,11 +72,11 @@ template <int COUNT, int STAGES> struct shared_tiles {
     device_barrier full[STAGES], empty[STAGES];
 };
 
-// A state is read as the sum of so many numbers of bf16; where there is no room for two, one after
+// A state is read as the sum of two numbers of bf16; where there is no room for both, of one after
 // the other.
-template <int COUNT, int STAGES, int STATE_OF> struct shared_scan {
-    static constexpr bool IN_TURN = STATE_OF > 1 && DIM > 64;
-    static constexpr int AT_ONCE = IN_TURN ? 1 : STATE_OF;
+template <int COUNT, int STAGES> struct shared_scan {
+    static constexpr bool IN_TURN = DIM > 64;
+    static constexpr int AT_ONCE = IN_TURN ? 1 : 2;
 
     tile at[STAGES][COUNT];
     state_tiles s[STATES][AT_ONCE];
@@ -86,8 +85,8 @@ template <int COUNT, int STAGES, int STATE_OF> struct shared_scan {
 };
 
 typedef shared_tiles<2, STAGES_SUMS> shared_sums;
-typedef shared_scan<3, STAGES_ONE, 2> shared_one;
-typedef shared_scan<4, STAGES_BOTH, 1> shared_both;
+typedef shared_scan<3, STAGES_ONE> shared_one;
+typedef shared_scan<4, STAGES_BOTH> shared_both;
 
 [[maybe_unused]] constexpr int WALK_BYTES = larger(sizeof(shared_one), sizeof(shared_both));
 
@@ -190,8 +189,7 @@ DEVICE void keep_state(const attn_linear_kparams &p, int unit, MEM &mem)
     for (int n = 0; n < chunks; n++, from.move_on(), to.move_on(), turn.move_on()) {
         device_barrier_wait(&mem.read[to.stage], to.parity ^ 1);
         share_last(p, my, mem.last[to.stage]);
-        share_rows<(MEM::AT_ONCE > 1) ? TWO_PARTS : MEM::IN_TURN ? FIRST_PART : ROUNDED>(
-            my, mem.s[to.stage], mine);
+        share_rows<MEM::IN_TURN ? FIRST_PART : BOTH_PARTS>(my, mem.s[to.stage], mine);
         arrive_written(&mem.there[0][turn.stage]);
         if (MEM::IN_TURN) {
             to.move_on();
@@ -279,7 +277,7 @@ template <scan WHICH, int COUNT, int STAGES, int LAG>
 DEVICE void walk_segment(const attn_linear_kparams &p, int unit)
 {
     constexpr bool BACK = is_backwards(WHICH);
-    typedef shared_scan<COUNT, STAGES, is_backwards(WHICH) ? 1 : 2> shared;
+    typedef shared_scan<COUNT, STAGES> shared;
     SHARED_MEMORY(memory);
     shared &mem = *(shared *)memory;
     const int group = (int)__shfl_sync(0xffffffffu, threadIdx.x / 128, 0);

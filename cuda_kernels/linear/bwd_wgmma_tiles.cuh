@@ -188,8 +188,8 @@ DEVICE void pack_parts(const float (&left)[4], const float (&right)[4], uint32_t
     }
 }
 
-// The state for those who read it: rounded, or of its two parts the first, the other or both.
-enum shared_part { ROUNDED, FIRST_PART, REST, TWO_PARTS };
+// The state for those who read it: of its two parts the first, the other or both.
+enum shared_part { FIRST_PART, REST, BOTH_PARTS };
 
 template <shared_part WHAT>
 DEVICE void share_rows(const kept_state &my, state_tiles *to, const own_row &mine)
@@ -200,14 +200,11 @@ DEVICE void share_rows(const kept_state &my, state_tiles *to, const own_row &min
         const float(&left)[4] = my.s[panel][2 * k], (&right)[4] = my.s[panel][2 * k + 1];
         uint32_t x[4], rest[4];
 
-        if (WHAT == ROUNDED)
-            pack(left, right, x);
-        else
-            pack_parts(left, right, x, rest);
+        pack_parts(left, right, x, rest);
         if (WHAT != REST)
             device_put_matrices(mine.in(device_address(to[0][k / 4][panel]), k), x);
-        if (WHAT == REST || WHAT == TWO_PARTS)
-            device_put_matrices(mine.in(device_address(to[WHAT == TWO_PARTS][k / 4][panel]), k),
+        if (WHAT == REST || WHAT == BOTH_PARTS)
+            device_put_matrices(mine.in(device_address(to[WHAT == BOTH_PARTS][k / 4][panel]), k),
                                 rest);
     }
 }
