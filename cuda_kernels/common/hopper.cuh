@@ -79,18 +79,6 @@ DEVICE void device_copy_box(void *to, const attn_map *map, int column, int row, 
                  "r"(device_address(b)) : "memory");
 }
 
-// As device_copy<16>(), of what is read but once: the second cache may drop it first. Look at the
-// listing of what uses it: nvcc 13.0 made illegal instructions of such copies whose address was
-// the sum of a vector and a uniform register (LDGSTS [R13+UR0], desc[UR1]).
-DEVICE void device_copy_once(float *to, const void *from, bool inside)
-{
-    uint64_t policy;
-
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(
-                     device_address(to)), "l"(from), "r"(inside ? 16 : 0), "l"(policy) : "memory");
-}
-
 // Adds numbers in shared memory to as many in global memory, in f32, by the copy engine: 16
 // divides both addresses and the bytes. What ordinary stores wrote there is handed over first
 // (device_copies_to_products). _store writes them instead.

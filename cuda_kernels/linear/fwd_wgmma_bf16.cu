@@ -7,7 +7,7 @@
 //           keep the state, in the products' own sums; QUERIES have the queries of every
 //           so-manieth chunk: P, Q S and P V, and write O through their rows of Q. With segments
 //           those add up the states before while the segment's own keys are summed up
-//           (wgmma_before.cuh). _once reads K and V of short segments once (wgmma_once.cuh)
+//           (wgmma_before.cuh)
 // Grid      1-D, ceil(Dv / COLUMNS) * segments * heads * B groups, columns fastest; _sums has the
 //           key/value heads
 // Block     128 threads (1 + KEEPERS + QUERIES), 1-D; _sums 128 (1 + KEEPERS)
@@ -16,13 +16,12 @@
 //           tells that it can be read, with the state before it, one by which it is given back;
 //           for each state one of those
 // Layout    rows of Q, K, V and O 16 bytes at a time. work: wgmma_relay.cuh
-// Numerics  S and z f32; S and P rounded to bf16 where they are operands, den f32; in _once O, too,
-//           before the keys of the segments before are added. Rows of q with
+// Numerics  S and z f32; S and P rounded to bf16 where they are operands, den f32. Rows of q with
 //           huge numbers are divided by a power of 2 meanwhile. What is not finite in a row of v
 //           may spread to queries of its chunk that do not see it. The bits of a head depend on
 //           the segments, which follow from B and the heads, and on nothing else
-// Instances _output, with _begin before it if there are segments or a state; at D 64 and 64 columns
-//           _once in its place, of segments of up to 16 chunks; _sums, _scan, _output of many
+// Instances _output, with _begin before it if there are segments or a state; _sums, _scan, _output
+//           of many segments
 // Requires  sm_90a; causal; D and Dv multiples of 8, D up to DIM
 // Tunables  STAGES, SUM_STAGES, STATES, KEEPERS, QUERIES; src/plan/cuda/linear_fwd_wgmma.c, too
 // Oracle    src/host/linear_fwd_reference.c
@@ -64,8 +63,7 @@ constexpr int STATE_REGISTERS = DIM == 64 ? 120 : COLUMNS == 128 ? 112 : 128;
 constexpr int BRING_REGISTERS = DIM == 64 ? 88 : COLUMNS == 128 ? 80 : 96;
 
 struct shared_sums {
-    static constexpr int OF_QUERIES = 0;
-    static constexpr bool READS_ONCE = false;
+    static constexpr bool QUERIES_TOO = false;
     keys k[SUM_STAGES];
     values v[SUM_STAGES];
     ones one;
@@ -73,8 +71,7 @@ struct shared_sums {
 };
 
 struct shared_output {
-    static constexpr int STAGES = ::STAGES, STATES = ::STATES, OF_QUERIES = STAGES;
-    static constexpr bool READS_ONCE = false;    // K and V
+    static constexpr bool QUERIES_TOO = true;
     keys q[STAGES], k[STAGES];
     values v[STAGES];
     states s[STATES];
@@ -127,7 +124,7 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
 }
 
 // Found by each warpgroup for itself: what all know would be kept in the registers of all.
-template <class MEM> DEVICE chunk_work find_walk(const attn_linear_kparams &p, const MEM &mem)
+DEVICE chunk_work find_walk(const attn_linear_kparams &p, const shared_output &mem)
 {
     device_forget();
     return find_chunks(p, p.heads_q, p.len_q, p.dv, __shfl_sync(0xffffffffu, mem.number, 0));
@@ -185,21 +182,21 @@ DEVICE void keep_state(const attn_linear_kparams &p, int first, shared_output &m
     put_state_out(p, find_walk(p, mem), first, my);
 }
 
-// O of every QUERIES-th chunk; `given` chunks were brought before for others.
-template <class MEM>
-DEVICE void walk_chunks(const attn_linear_kparams &p, const chunk_work &w, int given, int first,
-                        MEM &mem)
+// O of every QUERIES-th chunk.
+DEVICE void walk_queries(const attn_linear_kparams &p, int first, shared_output &mem)
 {
-    constexpr int STAGES = MEM::STAGES, STATES = MEM::STATES;
-    const int chunks = chunks_of(w);
+    const chunk_work w = find_walk(p, mem);
+    const int given = find_given(p, w), chunks = chunks_of(w);
 
+    if (!linear_has(p, LINEAR_SCANNED))
+        add_before(p, w, first, mem);
+    device_barrier_wait(&mem.summed, 0);    // what was brought for that is another's
     #pragma unroll 1
     for (int n = first; n < chunks; n += QUERIES) {
         const int m = given + n, j = w.first + n * CHUNK, stage = m % STAGES, slot = n % STATES;
         const uint64_t k = device_tile(device_address(mem.k[stage][0]), TILE * 16);
         const uint64_t v = device_tile(device_address(mem.v[stage][0]), TILE * 16);
         const uint64_t s = device_tile(device_address(mem.s[slot][0][0]), TILE * 16);
-        float4 (*const rows)[TILE] = mem.q[m % MEM::OF_QUERIES];
         float pairs[CHUNK / 8][4], o[NT][4], down[2], den[2] = {}, factor[2];
         uint32_t weights[CHUNK / 16][4];
         operands q;
@@ -207,7 +204,7 @@ DEVICE void walk_chunks(const attn_linear_kparams &p, const chunk_work &w, int g
         device_barrier_wait(&mem.full[stage], m / STAGES & 1);
         if (KEEPERS_MAP && has_phi(p))
             device_barrier_wait(&mem.taken[stage], n / STAGES & 1);
-        load_queries(rows, q);
+        load_queries(mem.q[stage], q);
         if (!KEEPERS_MAP)
             map_queries(p, q);
         tame_queries(q, down);
@@ -231,29 +228,13 @@ DEVICE void walk_chunks(const attn_linear_kparams &p, const chunk_work &w, int g
         for (int i = 0; i < CHUNK / 16; i++)
             device_products_along(o, weights[i], v + i * 16 * 8, 1);
         device_products_commit();
-        if constexpr (!MEM::READS_ONCE)
-            find_factors(p, w, j, down, den, factor);
+        find_factors(p, w, j, down, den, factor);
         device_products_wait<0>();
         device_products_hold(o);
         device_barrier_arrive(&mem.read[slot]);
-        if constexpr (MEM::READS_ONCE) {
-            device_barrier_arrive(&mem.empty[stage]);
-            keep_rows(p, n, chunks, o, den, mem);
-        } else {
-            write_rows(p, w, j, factor, o, rows);
-            device_barrier_arrive(&mem.empty[stage]);
-        }
+        write_rows(p, w, j, factor, o, mem.q[stage]);
+        device_barrier_arrive(&mem.empty[stage]);
     }
-}
-
-DEVICE void walk_queries(const attn_linear_kparams &p, int first, shared_output &mem)
-{
-    const chunk_work w = find_walk(p, mem);
-
-    if (!linear_has(p, LINEAR_SCANNED))
-        add_for_keepers(p, w, first, mem);
-    device_barrier_wait(&mem.summed, 0);    // what was brought for that is another's
-    walk_chunks(p, w, find_given(p, w), first, mem);
 }
 
 DEVICE void walk_segment(const attn_linear_kparams &p)
@@ -306,11 +287,6 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
 #define KERNEL_BODY(call)
 #endif
 
-#if DIM == 64 && WIDTH == 64
-#define HAS_ONCE
-#include "linear/wgmma_once.cuh"
-#endif
-
 #define JOIN(a, b) a##b
 #define KERNEL(name, part, threads, call)                                         \
     extern "C" __global__ __launch_bounds__(threads, 1) void JOIN(name, part)(    \
@@ -323,6 +299,3 @@ KERNEL(NAME, _begin, BEGINNING, slots_begin)
 KERNEL(NAME, _sums, THREADS, sum_chunks)
 KERNEL(NAME, _scan, SCANNING, scan_slots<kept_state>)
 KERNEL(NAME, _output, WALKING, walk_segment)
-#ifdef HAS_ONCE
-KERNEL(NAME, _once, WALKING, walk_once)
-#endif

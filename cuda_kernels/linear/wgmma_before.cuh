@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT
-// linear/wgmma_before.cuh: how warpgroups add up the state that a segment begins with, for
-// fwd_wgmma_bf16.cu, as the slots of the segments before are stored (wgmma_relay.cuh): those that
-// have no queries yet, while others sum up the segment's own keys, or all (wgmma_once.cuh).
+// linear/wgmma_before.cuh: how warpgroups that have no queries yet add up the state that a segment
+// begins with, for fwd_wgmma_bf16.cu: while others sum up the segment's own keys, and as the slots
+// of the segments before are stored (wgmma_relay.cuh).
 //
-// For take_before() the sum lies in shared memory where the states are later, float4 of the
-// keepers' threads, tile by tile of 64 rows and 8 columns; z where the first one's is.
+// The sum lies in shared memory where the states are later, float4 of the keepers' threads, tile by
+// tile of 64 rows and 8 columns; z where the first one's is.
 #pragma once
 #include "linear/wgmma_bf16.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Of a state.
-constexpr int TILES = PANELS * NT;
+// Tiles that a warpgroup adds at once, of so many slots.
+constexpr int TILES = PANELS * NT, ADDED = TILES / QUERIES < 8 ? TILES / QUERIES : 8;
+constexpr int TOGETHER = DIM == 64 ? 5 : 2;
 
-// Waits for `count` slots, `apart` from each other, by what is stored last of ADDED tiles: a word
-// of each, so that memory is the others'.
-template <int ADDED> DEVICE void await_slots(const float4 *from, int64_t apart, int count)
+// Waits for `count` slots, `apart` from each other, by what is stored last of them: a word of each,
+// so that memory is the others'.
+DEVICE void await_slots(const float4 *from, int64_t apart, int count)
 {
     const int lane = threadIdx.x % 32;
     const float4 *const last = from + (ADDED - 1) * 128 + lane * (apart - 1) + 31;
@@ -24,19 +25,17 @@ template <int ADDED> DEVICE void await_slots(const float4 *from, int64_t apart, 
         ;
 }
 
-// By warpgroup `group` of so many, TOGETHER slots at once: calls with the first of ADDED
-// tiles and what a thread has of them; z goes to mem.z[0].
-template <int GROUPS, int ADDED, int TOGETHER, class MEM, class PUT>
-DEVICE void add_before(const attn_linear_kparams &p, const chunk_work &w, int group, MEM &mem,
-                       const PUT &put)
+// By warpgroup `group` of those with queries.
+template <class MEM>
+DEVICE void add_before(const attn_linear_kparams &p, const chunk_work &w, int group, MEM &mem)
 {
+    const bool sums = linear_has(p, LINEAR_NORMALIZE);
     const slots_before before = find_slots_before(p, w);
     const int64_t number = number_of_slot(p, w, before.first, w.column / COLUMNS);
     const int64_t apart = (int64_t)slices_of(p) * KEEPERS * KEPT_TILES * 128;
 
     #pragma unroll 1
-    for (int i = group * ADDED; i < TILES; i += GROUPS * ADDED) {
-        const bool sums = i % NT == 0 && linear_has(p, LINEAR_NORMALIZE);
+    for (int i = group * ADDED; i < TILES && before.count; i += QUERIES * ADDED) {
         const int panel = i / NT, tile = panel % KEPT * NT + i % NT;
         const float4 *from = part_of_slot(p, number, panel / KEPT) + tile * 128;
         const int to_z = (KEPT * NT + panel % KEPT - tile) * 128;
@@ -68,7 +67,7 @@ DEVICE void add_before(const attn_linear_kparams &p, const chunk_work &w, int gr
                 }
                 if (!__any_sync(0xffffffffu, !there))
                     break;
-                await_slots<ADDED>(from, apart, count);
+                await_slots(from, apart, count);
             }
             #pragma unroll
             for (int t = 0; t < TOGETHER; t++)
@@ -80,29 +79,16 @@ DEVICE void add_before(const attn_linear_kparams &p, const chunk_work &w, int gr
                     z[0] += y[t].x, z[1] += y[t].z;
                 }
         }
-        put(i, sum);
+        #pragma unroll
+        for (int m = 0; m < ADDED; m++)
+            mem.s[0][0][0][(i + m) * 128 + thread_of_group()] =
+                make_float4(sum[m][0], sum[m][1], sum[m][2], sum[m][3]);
         if (i % NT == 0 && threadIdx.x % 4 == 0) {
             const int row = panel * 64 + row_of_warp() + threadIdx.x % 32 / 4;
 
             mem.z[0][row] = z[0], mem.z[0][row + 8] = z[1];
         }
     }
-}
-
-// By warpgroup `group` of those with queries, for take_before().
-template <class MEM>
-DEVICE void add_for_keepers(const attn_linear_kparams &p, const chunk_work &w, int group, MEM &mem)
-{
-    constexpr int ADDED = TILES / QUERIES < 8 ? TILES / QUERIES : 8;
-
-    if (find_slots_before(p, w).count)
-        add_before<QUERIES, ADDED, DIM == 64 ? 5 : 2>(
-            p, w, group, mem, [&](int i, const float (&sum)[ADDED][4]) {
-                #pragma unroll
-                for (int m = 0; m < ADDED; m++)
-                    mem.s[0][0][0][(i + m) * 128 + thread_of_group()] =
-                        make_float4(sum[m][0], sum[m][1], sum[m][2], sum[m][3]);
-            });
     device_barrier_arrive(&mem.added);
 }
 

@@ -14,9 +14,8 @@ struct row_source {
     bool inside;      // whether the thread's columns are the tensor's
 };
 
-// The next chunk of them: those below `rows`; the others become 0 and are not read. ONCE: they
-// are not read again.
-template <int SPAN, bool ONCE> DEVICE void copy_rows(row_source &x, int rows, float4 *tiles)
+// The next chunk of them: those below `rows`; the others become 0 and are not read.
+template <int SPAN> DEVICE void copy_rows(row_source &x, int rows, float4 *tiles)
 {
     typedef part_of_rows<SPAN> part;
     float4 *const to = tiles + part::place();
@@ -25,10 +24,7 @@ template <int SPAN, bool ONCE> DEVICE void copy_rows(row_source &x, int rows, fl
     for (int i = 0; i < part::COUNT; i++) {
         const bool there = x.inside && part::row() + i * part::STEP < rows;
 
-        if constexpr (ONCE)
-            device_copy_once((float *)(to + i * part::STEP * 8), x.from, there);
-        else
-            device_copy<16>((float *)(to + i * part::STEP * 8), x.from, there);
+        device_copy<16>((float *)(to + i * part::STEP * 8), x.from, there);
         x.from += there ? part::STEP * x.bytes : 0;
     }
 }
@@ -53,11 +49,10 @@ template <int SPAN> DEVICE void fetch_rows(const row_source &x, int skipped, int
             2 * p.name##_stride_l, (left) + part_of_rows<span>::column() < (width)        \
     }
 
-// Of chunk n; MEM has room for so many chunks of queries.
-template <class MEM> DEVICE void copy_queries(row_source &x, int rows, MEM &mem, int n)
+template <class MEM> DEVICE void copy_queries(row_source &x, int rows, MEM &mem, int stage)
 {
-    if constexpr (MEM::OF_QUERIES > 0)
-        copy_rows<DIM, false>(x, rows, mem.q[n % MEM::OF_QUERIES][0]);
+    if constexpr (MEM::QUERIES_TOO)
+        copy_rows<DIM>(x, rows, mem.q[stage][0]);
 }
 
 // By the warpgroup that brings: first the chunks of keys that are summed up, then the group's own,
@@ -82,10 +77,10 @@ DEVICE void bring_chunks(const attn_linear_kparams &p, const chunk_work &w, cons
             device_barrier_wait(&mem.empty[stage], (n / STAGES & 1) ^ 1);
             if (n == sum.count)
                 k.from = first_k, v.from = first_v;
-            copy_rows<DIM, MEM::READS_ONCE>(k, keys_end - j, mem.k[stage][0]);
-            copy_rows<COLUMNS, MEM::READS_ONCE>(v, keys_end - j, mem.v[stage][0]);
+            copy_rows<DIM>(k, keys_end - j, mem.k[stage][0]);
+            copy_rows<COLUMNS>(v, keys_end - j, mem.v[stage][0]);
             if (n >= sum.count)
-                copy_queries(q, w.end - j, mem, n);
+                copy_queries(q, w.end - j, mem, stage);
         }
         device_commit();
     };

@@ -118,20 +118,6 @@ DEVICE void find_factors(const attn_linear_kparams &p, const chunk_work &w, int 
     }
 }
 
-// The warp's rows of results times factors, to its own rows of a tile.
-DEVICE void put_rows(const float (&factor)[2], const float (&o)[NT][4], float4 (*tiles)[TILE])
-{
-    __syncwarp();    // lanes have read each other's part of those rows
-    #pragma unroll
-    for (int m = 0; m < NT / 2; m++) {
-        uint32_t x[4];
-
-        pack(o[2 * m], o[2 * m + 1], factor, x);
-        device_put_matrices(matrices_at(tiles[m / 4]) ^ (m % 4 * 32), x);
-    }
-    __syncwarp();
-}
-
 // The warp's rows of O from token j on, through its own rows of Q.
 DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
                        const float (&factor)[2], const float (&o)[NT][4], float4 (*tiles)[TILE])
@@ -141,7 +127,15 @@ DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
     const int column = w.column + c * 8;
     char *to = (char *)p.o + 2 * (LINEAR_AT(p, o, w.b, w.h, (int64_t)j + row, 0) + column);
 
-    put_rows(factor, o, tiles);
+    __syncwarp();    // lanes have read each other's part of those rows
+    #pragma unroll
+    for (int m = 0; m < NT / 2; m++) {
+        uint32_t x[4];
+
+        pack(o[2 * m], o[2 * m + 1], factor, x);
+        device_put_matrices(matrices_at(tiles[m / 4]) ^ (m % 4 * 32), x);
+    }
+    __syncwarp();
     if (!p.want_o || column >= p.dv)
         return;
     #pragma unroll

@@ -50,13 +50,8 @@ enum { OF_Q, OF_K, OF_V, OF_KV, OF_ALL };
 constexpr int GIVEN = 4, MADE = GRADIENT == OF_ALL ? 3 : GRADIENT == OF_KV ? 2 : 1;
 #else
 #define SUMS_OF_PART KERNEL_(NAME, _sums)
-#ifndef PART
-#define PART _output
-#endif
-#define LAST_OF_PART KERNEL_(NAME, PART)
-#ifndef LAST_BYTES
+#define LAST_OF_PART KERNEL_(NAME, _output)
 #define LAST_BYTES sizeof(shared_output)
-#endif
 constexpr int GIVEN = 3, MADE = 1;
 #endif
 

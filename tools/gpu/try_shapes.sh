@@ -3,7 +3,7 @@
 # Times shapes of softmax/fwd_mma.cu (or FILE=softmax/fwd_wgmma.cu, _tile.cu) on a GPU, no library
 # needed: compiles a copy of the file for each, side by side, then runs one after another. With
 # FILE=linear/fwd_chunk_mma.cu (or fwd_wgmma.cu) the problems are those of try_linear.cu, and PART
-# is output, or once of fwd_wgmma_bf16.cu with D 64; with linear/bwd_wgmma.cu it is q, k, v, kv or, f32 of D 64, all, and walk with
+# is output; with linear/bwd_wgmma.cu it is q, k, v, kv or, f32 of D 64, all, and walk with
 # linear/bwd_wgmma_tiles.cu. With FILE=softmax/fwd_split_mma.cu or fwd_split.cu a
 # PROBLEM ends with the keys of a piece, and the merge is part of what is timed.
 #
@@ -41,7 +41,6 @@ defines=(-DTYPE=TYPE_"${type^^}" -DDIM="$dim")
 [ "$type" != f32 ] || defines+=(-DTYPE_IS_F32)
 [[ $file != linear/fwd_wgmma*.cu ]] || defines+=(-DOUTPUT_THREADS=WALKING)
 [[ $file != linear/fwd_wgmma*.cu ]] || defines+=(-DRELAYS -DSCAN=_scan)
-[[ $file != linear/fwd_wgmma*.cu ]] || defines+=("-DLAST_BYTES=sizeof(shared_$part)")
 if [ "$file" = linear/bwd_wgmma.cu ]; then
     sums=_k_sums
     [ "$part" != q ] || sums=_q_sums

@@ -14,10 +14,6 @@ enum {
     SCAN_THREADS = 256,
     FEW_TOKENS = 32,  /* as in linear_fwd_chunk.c */
     MOST_PASSED = 16, /* segments that hand states on in one launch */
-    ONCE_CHUNKS =
-        16, /* of a segment that is read once, at most: O stays in shared memory */
-    ONCE_STAGES = 4,
-    ONCE_STATES = 3,
     N_DIMS = 2
 };
 
@@ -30,7 +26,6 @@ typedef struct class
     int32_t dim, columns, sum_stages, stages, states, sum_groups, groups;
     int32_t sum_units, units; /* 64 columns of a chunk, to be taken apart */
     const char *begin, *sums, *scan, *output;
-    const char *once; /* short segments whose keys and values are read once; or none */
 } class;
 
 #define PREFIX "linear_fwd_wgmma_"
@@ -52,8 +47,7 @@ static const class classes_f16[N_DIMS][2] = {
 };
 static const class classes_bf16[N_DIMS][2] = {
     { { 64, 32, 6, 8, 2, 2, 4, 0, 0, KERNELS("bf16_d64_c32") },
-      { 64, 64, 6, 8, 2, 2, 4, 0, 0, KERNELS("bf16_d64_c64"),
-        PREFIX "bf16_d64_c64_once" } },
+      { 64, 64, 6, 8, 2, 2, 4, 0, 0, KERNELS("bf16_d64_c64") } },
     { { 128, 64, 4, 4, 2, 2, 4, 0, 0, KERNELS("bf16_d128_c64") },
       { 128, 128, 4, 3, 2, 3, 4, 0, 0, KERNELS("bf16_d128_c128") } },
 };
@@ -114,17 +108,6 @@ static budget budget_of(const attn_problem *p, const class *k)
                      .states = k->states * state + rest };
 }
 
-/* The same where a segment is read once; queries become O. */
-static budget once_of(const class *k)
-{
-    const int64_t panels = k->dim / 64, wide = attn_ceil_div(k->columns, 64);
-
-    return (budget){ .keys = ONCE_STAGES * TILE_BYTES * (panels + wide),
-                     .queries = ONCE_CHUNKS * (TILE_BYTES * panels + 4 * ATTN_CUDA_CHUNK),
-                     .states = ONCE_STATES * (TILE_BYTES * panels * wide + 4 * k->dim) +
-                               ONES_BYTES + BARRIER_BYTES };
-}
-
 static int64_t units(const attn_problem *p, const attn_caps *c)
 {
     return p->b * p->hq * attn_ceil_div(p->dv, find_class(p, c)->columns);
@@ -144,18 +127,6 @@ static int64_t find_slots(const attn_problem *p, const attn_caps *c)
     const int64_t piece = find_piece(p, c);
 
     return piece ? attn_ceil_div(p->lq, piece) : 1;
-}
-
-/* Whether segments are read once. */
-static bool reads_once(const attn_problem *p, const attn_caps *c)
-{
-    const class *const k = find_class(p, c);
-    const int64_t piece = find_piece(p, c);
-    const budget b = once_of(k);
-
-    return k->once && piece && piece <= ONCE_CHUNKS * ATTN_CUDA_CHUNK &&
-           find_slots(p, c) <= MOST_PASSED &&
-           b.keys + b.queries + b.states <= c->fast_bytes;
 }
 
 static bool has_slots(const attn_problem *p, const attn_caps *c)
@@ -195,7 +166,7 @@ static const char *applicable(const attn_problem *p, const attn_caps *c)
         return "wants rows that are moved 16 bytes at a time, and whose bytes 16 divides";
     if (!attn_cuda_counts(p))
         return "the chunks of so many queries or keys end beyond 2^31 - 1";
-    b = reads_once(p, c) ? once_of(k) : budget_of(p, k);
+    b = budget_of(p, k);
     if (attn_max(b.sums, b.keys + b.queries + b.states) > c->fast_bytes ||
         128 * k->groups > c->max_group)
         return "chunks do not fit the shared memory, or a group the limit of threads";
@@ -240,8 +211,7 @@ static attn_step *add_step(const attn_problem *p, const attn_caps *c, const char
 static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
 {
     const class *const k = find_class(p, c);
-    const bool once = reads_once(p, c);
-    const budget b = once ? once_of(k) : budget_of(p, k);
+    const budget b = budget_of(p, k);
     const int64_t slots = find_slots(p, c);
 
     out->splits = 0;
@@ -253,7 +223,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
     } else if (has_slots(p, c)) {
         add_step(p, c, k->begin, k->columns, BEGIN_THREADS, false, out);
     }
-    add_step(p, c, once ? k->once : k->output, k->columns, 128 * k->groups, true, out);
+    add_step(p, c, k->output, k->columns, 128 * k->groups, true, out);
     attn_choice_instance(out, "chunk%d,columns%d,states%lld,dim%d,d%lld,dv%lld,%s",
                          ATTN_CUDA_CHUNK, k->columns, (long long)slots, k->dim,
                          (long long)p->d, (long long)p->dv, attn_type_name(p->type));

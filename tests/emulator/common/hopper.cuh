@@ -54,11 +54,6 @@ DEVICE void device_barrier_expect(device_barrier *b, int bytes)
     device_barrier_arrive(b);
 }
 
-DEVICE void device_copy_once(float *to, const void *from, bool inside)
-{
-    device_copy<16>(to, from, inside);
-}
-
 DEVICE void device_copy_box(void *to, const attn_map *map, int column, int row, int head,
                             int batch, device_barrier *b)
 {
