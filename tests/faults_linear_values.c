@@ -271,6 +271,28 @@ static const char *const features_of_all_sizes_problems[] = {
 };
 EACH_OF(features_of_all_sizes, features_of_all_sizes_problems)
 
+/* Values change their sign halfway, so that what later segments add cancels what earlier ones
+ * have: rounded before it is added to theirs, it fails. */
+static void segments_that_cancel(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who, linear_in_hand);
+    for (int64_t n = 0; n < c.n_in[IN_Q]; n++)
+        c.in[IN_Q][n] = 1 + 0.0625f * (float)(n * 7 % 5 - 2);
+    for (int64_t n = 0; n < c.n_in[IN_K]; n++)
+        c.in[IN_K][n] = 1 + 0.0625f * (float)(n * 11 % 7 - 3);
+    for (int64_t n = 0; n < c.n_in[IN_V]; n++)
+        c.in[IN_V][n] = n < c.n_in[IN_V] / 2 ? 1 : -1;
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+static const char *const segments_that_cancel_problems[] = {
+    "linear_fwd:bf16,b1,hq1,hkv1,lq512,lk512,d64,causal",
+    "linear_fwd:f16,b1,hq1,hkv1,lq512,lk512,d64,causal,phi=elu1,normalize",
+};
+EACH_OF(segments_that_cancel, segments_that_cancel_problems)
+
 /* Gradients that cancel what like rows have added up in a state: queries, dO or values the same
  * for all tokens, with elements that sum to nearly nothing, against rows of ones, beside rows of
  * nearly ones. A state that is read rounded to 16 bits fails. */
@@ -347,6 +369,7 @@ int main(void)
         cmocka_unit_test(test_huge_parts),
         cmocka_unit_test(test_rows_of_all_sizes),
         cmocka_unit_test(test_features_of_all_sizes),
+        cmocka_unit_test(test_segments_that_cancel),
         cmocka_unit_test(test_like_rows),
         cmocka_unit_test(test_zero_denominators),
     };
