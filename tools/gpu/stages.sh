@@ -51,7 +51,7 @@ validate() {
         --cases gradients --cases tests/cases/tensor_core_gradients.txt \
         --cases tests/cases/gradients_once.txt \
         --cases linear --cases tests/cases/linear_chunks.txt \
-        --cases tests/cases/linear_wgmma_gradients.txt --cases tests/cases/linear_like.txt \
+        --cases tests/cases/linear_wgmma_gradients.txt \
         --cases tests/cases/dropout.txt &
     ONLY='opencl|host' bash tools/gpu/parallel.sh "$tools" "$reports" "${VALIDATE:-300}" --rounds 1 --repeat 2 \
         --cases tiny --cases tests/cases/tiny_gradients.txt --cases tests/cases/tiny_linear.txt \
@@ -59,6 +59,9 @@ validate() {
     timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --device cuda:0 \
         --variant softmax_fwd_wgmma --cases tests/cases/tall.txt \
         > "$reports/validate-tall.json" 2> /dev/null &
+    timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 2 --stress 0 --device cuda:0 \
+        --variant linear_bwd_chunk --variant linear_bwd_wgmma --cases tests/cases/linear_like.txt \
+        > "$reports/validate-like.json" 2> /dev/null &
     timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --device cuda:0,opencl:0 \
         --cases tests/cases/many_heads.txt \
         > "$reports/validate-many-heads.json" 2> /dev/null &
