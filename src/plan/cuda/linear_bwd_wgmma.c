@@ -167,8 +167,9 @@ static int64_t find_slots(const attn_problem *p, const attn_caps *c, bool back)
 typedef struct tiles {
     int32_t dim;
     int64_t sum_tiles, walk_tiles,
-        number_bytes;          /* numbers of queries, last rows of states */
-    int64_t back_cost, q_cost; /* of a chunk, by measure */
+        number_bytes; /* numbers of queries, last rows of states */
+    int64_t back_cost,
+        q_cost; /* of a chunk, as measured with two parts of the state in dQ alone */
     const char *sums, *scan, *walk;
 } tiles;
 
