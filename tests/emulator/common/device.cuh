@@ -160,9 +160,12 @@ DEVICE void *device_hold(const void *x) { return (void *)x; }
 
 DEVICE float device_f32_of_f16(uint16_t u)
 {
-    _Float16 h;
-    memcpy(&h, &u, sizeof h);
-    return (float)h;
+    // by hand, since the compiler calls a function: exponents are 112 apart
+    const uint32_t sign = (uint32_t)(u & 0x8000u) << 16, rest = u & 0x7fffu;
+    const float x = __uint_as_float(rest << 13) * 0x1p112f;
+    const uint32_t bits = rest < 0x7c00u ? __float_as_uint(x) : rest << 13 | 0x7f800000u;
+
+    return __uint_as_float(sign | bits);
 }
 
 DEVICE uint16_t device_f16_of_f32(float f)
