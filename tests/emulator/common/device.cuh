@@ -285,17 +285,20 @@ DEVICE void device_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
     all.mine()[4] = b0;
     all.mine()[5] = b1;
     all.there();
-    for (int e = 0; e < 4; e++) {
-        const int row = lane / 4, column = lane % 4 * 2 + e % 2;
+    float rows[2][16], columns[2][16];
 
+    for (int i = 0; i < 2; i++) {
         for (int k = 0; k < 16; k++) {
-            const uint64_t x = all.lane[row * 4 + k % 8 / 2][e / 2 + k / 8 * 2];
-            const uint64_t y = all.lane[column * 4 + k % 8 / 2][4 + k / 8];
+            const uint64_t x = all.lane[lane / 4 * 4 + k % 8 / 2][i + k / 8 * 2];
+            const uint64_t y = all.lane[(lane % 4 * 2 + i) * 4 + k % 8 / 2][4 + k / 8];
 
-            c[e] += emulated_float<TYPE>(emulated_element(x, k % 2)) *
-                    emulated_float<TYPE>(emulated_element(y, k % 2));
+            rows[i][k] = emulated_float<TYPE>(emulated_element(x, k % 2));
+            columns[i][k] = emulated_float<TYPE>(emulated_element(y, k % 2));
         }
     }
+    for (int e = 0; e < 4; e++)
+        for (int k = 0; k < 16; k++)
+            c[e] += rows[e / 2][k] * columns[e % 2][k];
 }
 
 DEVICE uint32_t device_tf32(uint32_t x)

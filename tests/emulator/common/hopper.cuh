@@ -209,17 +209,19 @@ DEVICE void emulated_products_of(float (&c)[N][4], const uint32_t (&a)[4], uint6
     for (int i = 0; i < 4; i++)
         all.mine()[i] = a[i];
     all.there();
+    float rows[2][16];
+
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 16; k++)
+            rows[i][k] = emulated_float<TYPE>(emulated_element(
+                all.lane[lane / 4 * 4 + k % 8 / 2][i + k / 8 * 2], k % 2));
     for (int e = 0; e < N * 4; e++) {
         const int column = e / 4 * 8 + lane % 4 * 2 + e % 2;
         float sum = added ? c[e / 4][e % 4] : 0.0f;
 
-        for (int k = 0; k < 16; k++) {
-            const uint64_t x = all.lane[lane / 4 * 4 + k % 8 / 2][e % 4 / 2 + k / 8 * 2];
-
-            sum += emulated_float<TYPE>(emulated_element(x, k % 2)) *
-                   (ACROSS ? emulated_of_tile<TYPE>(b, column, k)
-                           : emulated_of_tile<TYPE>(b, k, column));
-        }
+        for (int k = 0; k < 16; k++)
+            sum += rows[e % 4 / 2][k] * (ACROSS ? emulated_of_tile<TYPE>(b, column, k)
+                                                : emulated_of_tile<TYPE>(b, k, column));
         c[e / 4][e % 4] = sum;
     }
 }
