@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-LINKED = re.compile(r"^(libc|libm|libgomp|libomp|libpthread|libdl|liblzma|ld-linux.*|linux-vdso)\.so")
+LINKED = re.compile(r"^(libc|libm|libgomp|libomp|libpthread|libdl|libzstd|ld-linux.*|linux-vdso)\.so")
 
 
 def run(*command, **more):

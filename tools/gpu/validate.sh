@@ -11,7 +11,7 @@
 # NVIDIA's OpenCL library may be there without being registered: it is named in an
 # .icd file of a folder of our own, together with the ones that are registered.
 # Packages that the machine lacks are unpacked beside the build, not installed: those of
-# tools/setup.sh, of which CUDA needs liblzma-dev.
+# tools/setup.sh, of which CUDA needs libzstd-dev and zstd.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$1
@@ -30,6 +30,7 @@ if [ -n "$debs" ]; then
         [ -d "$pc" ] && sed -i "s|^\([a-z_]*\)=/usr|\1=$work/root/usr|" "$pc"/*.pc
         export PKG_CONFIG_PATH="$pc:${PKG_CONFIG_PATH:-}"
     done
+    export PATH="$work/root/usr/bin:$PATH"
     export LD_LIBRARY_PATH="$work/root/usr/lib/$arch:${LD_LIBRARY_PATH:-}"
     export LIBRARY_PATH="$work/root/usr/lib/$arch:${LIBRARY_PATH:-}"
     export C_INCLUDE_PATH="$work/root/usr/include:$work/root/usr/include/$arch"

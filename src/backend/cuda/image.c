@@ -2,9 +2,10 @@
 /* backend/cuda/image.c: finds, chooses and unpacks what a driver is to load. */
 #include "backend/cuda/image.h"
 
-#include <lzma.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zstd.h>
+#include <zstd_errors.h>
 
 #include "backend/cuda/cuda_groups.h"
 
@@ -82,19 +83,14 @@ bool attn_cu_image_exact(int64_t capability)
 
 static attn_status unpack(const attn_cu_pack *pack, char *out)
 {
-    uint64_t limit = UINT64_MAX;
-    size_t from = 0, to = 0;
-    const lzma_ret code =
-        lzma_stream_buffer_decode(&limit, 0, NULL, pack->data, &from, pack->bytes,
-                                  (uint8_t *)out, &to, pack->raw_bytes);
+    const size_t bytes = ZSTD_decompress(out, pack->raw_bytes, pack->data, pack->bytes);
 
-    if (code == LZMA_MEM_ERROR)
+    if (ZSTD_getErrorCode(bytes) == ZSTD_error_memory_allocation)
         return attn_fail(ATTN_ERR_NO_MEMORY, "unpacking %zu bytes", pack->raw_bytes);
-    if (code != LZMA_OK || from != pack->bytes || to != pack->raw_bytes)
+    if (bytes != pack->raw_bytes)
         return attn_fail(ATTN_ERR_BUILD,
-                         "the library's file is damaged: %zu bytes do not unpack to %zu "
-                         "(liblzma: %d)",
-                         pack->bytes, pack->raw_bytes, (int)code);
+                         "the library's file is damaged: %zu bytes do not unpack to %zu (zstd: %s)",
+                         pack->bytes, pack->raw_bytes, ZSTD_getErrorName(bytes));
     return ATTN_OK;
 }
 

@@ -10,7 +10,7 @@
 
 #include "core/status.h"
 
-/* An .xz file: what all images of a kernel file have for one architecture, one after the
+/* A frame of Zstandard: what all images of a kernel file have for one architecture, one after the
  * other, or all of their PTX. */
 typedef struct attn_cu_pack {
     const unsigned char *data;
