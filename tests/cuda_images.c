@@ -11,7 +11,7 @@
 #include "backend/cuda/cuda_groups.h"
 #include "backend/cuda/image.h"
 
-enum { N_THREADS = 8, FRAME_HEADER = 18 };    /* of Zstandard, bytes at most */
+enum { N_THREADS = 8, FRAME_HEADER = 18 }; /* of Zstandard, bytes at most */
 
 #define X(group) extern const attn_cu_image attn_cu_images_##group[];
 ATTN_CUDA_GROUPS(X)
@@ -163,10 +163,12 @@ static void damaged_packs(void **state)
         for (size_t at = 0; at < pack.bytes; at += step) {
             copy[at] ^= (unsigned char)(1 << at % 8);
             if (at >= FRAME_HEADER || attn_cu_image_unpack(&part, &data) != ATTN_OK) {
-                check_error(attn_cu_image_unpack(&part, &data), ATTN_ERR_BUILD, "is damaged");
+                check_error(attn_cu_image_unpack(&part, &data), ATTN_ERR_BUILD,
+                            "is damaged");
                 assert_null(data);
-            } else {    // of a size that is not used, or a bit that means nothing
-                assert_memory_equal(data, good, part.ptx ? part.text_bytes + 1 : part.bytes);
+            } else { // of a size that is not used, or a bit that means nothing
+                assert_memory_equal(data, good,
+                                    part.ptx ? part.text_bytes + 1 : part.bytes);
                 free(data);
             }
             copy[at] ^= (unsigned char)(1 << at % 8);

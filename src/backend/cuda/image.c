@@ -88,9 +88,10 @@ static attn_status unpack(const attn_cu_pack *pack, char *out)
     if (ZSTD_getErrorCode(bytes) == ZSTD_error_memory_allocation)
         return attn_fail(ATTN_ERR_NO_MEMORY, "unpacking %zu bytes", pack->raw_bytes);
     if (bytes != pack->raw_bytes)
-        return attn_fail(ATTN_ERR_BUILD,
-                         "the library's file is damaged: %zu bytes do not unpack to %zu (zstd: %s)",
-                         pack->bytes, pack->raw_bytes, ZSTD_getErrorName(bytes));
+        return attn_fail(
+            ATTN_ERR_BUILD,
+            "the library's file is damaged: %zu bytes do not unpack to %zu (zstd: %s)",
+            pack->bytes, pack->raw_bytes, ZSTD_getErrorName(bytes));
     return ATTN_OK;
 }
 
