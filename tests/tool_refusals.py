@@ -136,6 +136,17 @@ class Refusals(Case):
         self.refused(self.try_it('--lse', 'o.npy'), 2, '--lse')
         self.refused(self.try_it('--lse', 'nowhere/lse.npy'), 2, 'nowhere')
 
+    def test_a_report_that_cannot_be(self):
+        """It is told before anything runs: no count of what passed."""
+        run = self.tool('attn-validate', '--device', 'host', '--stress', 0, '--junit',
+                        'nowhere/x.xml', 'softmax_fwd:f32,b1,hq1,hkv1,lq2,lk2,d8')
+        super().refused(run, 2, '--junit nowhere/x.xml')
+        self.assertEqual(run.out, '')
+
+    def test_the_page_of_linear(self):
+        super().refused(self.tool('attn-run', 'linear', '--softcap', 3), 2,
+                        'attn-run linear --help')
+
     def test_a_failure_keeps_the_old_file(self):
         with open(self.path('old.npy'), 'wb') as file:
             file.write(b'precious')

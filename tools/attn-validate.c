@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/attn-validate.c: every device x every variant that says yes x every problem,
  * against the double-precision oracle, and device against device. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,7 @@ typedef struct settings {
     double max_work;
     bool markdown, files, texts; /* --cases, and problems as arguments, were given */
     const char *junit;
+    FILE *junit_file;
 } settings;
 
 static int take(void *to, int key, const char *value)
@@ -306,7 +308,7 @@ static void run_all(report *r, const settings *s, attn_ctx *truth)
     cli_progress_end();
 }
 
-static int tell(const report *r, const settings *s, const cli_common *common)
+static int tell(const report *r, settings *s, const cli_common *common)
 {
     const size_t passed = report_count(r, OUTCOME_PASSED);
     const size_t failed = report_count(r, OUTCOME_FAILED);
@@ -317,8 +319,10 @@ static int tell(const report *r, const settings *s, const cli_common *common)
         status = report_json(r);
     else
         report_print(r, s->markdown ? TABLE_MARKDOWN : TABLE_PLAIN);
-    if (status == CLI_GO && s->junit)
-        status = report_junit(r, s->junit);
+    if (status == CLI_GO && s->junit_file) {
+        status = report_junit(r, s->junit_file, s->junit);
+        s->junit_file = NULL;
+    }
     fflush(stdout);
     fprintf(common->json ? stderr : stdout, "\n%zu passed, %zu failed, %zu skipped\n",
             passed, failed, skipped);
@@ -358,12 +362,16 @@ int main(int argc, char **argv)
     status = open_devices(&r, common.device);
     if (status == CLI_GO)
         status = check_only(&r, &s);
+    if (status == CLI_GO && s.junit && !(s.junit_file = fopen(s.junit, "w")))
+        status = cli_fail(CLI_BAD, "--junit %s: %s", s.junit, strerror(errno));
     if (status == CLI_GO) {
         run_all(&r, &s, truth);
         status = tell(&r, &s, &common);
     }
 
 done:
+    if (s.junit_file)
+        fclose(s.junit_file);
     for (int d = 0; d < r.n_devices; d++)
         attn_ctx_destroy(&r.device[d].ctx);
     attn_ctx_destroy(&truth);

@@ -13,7 +13,7 @@
 
 enum { MAX_OPTIONS = 96, MESSAGE_BYTES = 16384, HELP_COLUMNS = 92 };
 
-static const char *tool_name = "attn";
+static const char *tool_name = "attn", *command = "attn";
 
 enum { KEY_HELP, KEY_VERSION, KEY_DEVICE, KEY_JSON };
 
@@ -163,8 +163,7 @@ static int check_spelling(const char *word, const cli_option *const *all, int n)
     for (int i = 0; i < n && word[1] == '-'; i++)
         if (strlen(all[i]->name) == len - 2 && !strncmp(all[i]->name, word + 2, len - 2))
             return CLI_GO;
-    return cli_fail(CLI_BAD, "unknown option %.*s; see %s --help", (int)len, word,
-                    tool_name);
+    return cli_fail(CLI_BAD, "unknown option %.*s; see %s --help", (int)len, word, command);
 }
 
 struct parser {
@@ -215,7 +214,7 @@ static int parse_all(struct parser *p, int argc, char **argv, const struct optio
         case 0: status = take_option(p, index, optarg, strchr(word, '=') != NULL); break;
         case 1: status = p->tool->take(p->to, CLI_ARGUMENT, optarg); break;
         case ':':
-            return cli_fail(CLI_BAD, "%s wants a value; see %s --help", word, tool_name);
+            return cli_fail(CLI_BAD, "%s wants a value; see %s --help", word, command);
         case -1: /* after "--" */
             while (status == CLI_GO && optind < argc)
                 status = p->tool->take(p->to, CLI_ARGUMENT, argv[optind++]);
@@ -234,6 +233,7 @@ int cli_parse(const cli_tool *tool, int argc, char **argv, cli_common *common, v
     int status;
 
     tool_name = tool->name;
+    command = tool->command ? tool->command : tool->name;
     *common = (cli_common){ 0 };
     for (int i = 0; i < N_COMMON; i++)
         p.all[p.n++] = &common_options[i];

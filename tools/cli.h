@@ -42,6 +42,7 @@ typedef int cli_take(void *to, int key, const char *value);
 
 typedef struct cli_tool {
     const char *name;            /* "attn-run": starts every message            */
+    const char *command;         /* "attn-run linear": has --help; NULL: name   */
     const char *usage;           /* what follows the name, lines apart by \n    */
     const char *about;           /* what it does, for --help                    */
     const cli_option *options;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <attn/attn.h>
 
@@ -98,9 +99,9 @@ bool report_any(const report *r);
 /* For people or as Markdown, on stdout. */
 void report_print(const report *r, table_style style);
 
-/* One JSON document on stdout; a JUnit file. CLI_GO, or an exit status. */
+/* One JSON document on stdout; a JUnit file, which it closes. CLI_GO, or an exit status. */
 int report_json(const report *r);
-int report_junit(const report *r, const char *path);
+int report_junit(const report *r, FILE *to, const char *path);
 
 void report_free(report *r);
 

@@ -189,16 +189,12 @@ static void junit_suite(FILE *to, const report *r, const tally *t)
     fputs("  </testsuite>\n", to);
 }
 
-int report_junit(const report *r, const char *path)
+int report_junit(const report *r, FILE *to, const char *path)
 {
-    FILE *to = fopen(path, "w");
     size_t n = 0;
-    tally *tallies;
+    tally *tallies = report_tally(r, &n);
     bool bad;
 
-    if (!to)
-        return cli_fail(CLI_BAD, "--junit %s: %s", path, strerror(errno));
-    tallies = report_tally(r, &n);
     fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n", to);
     fputs("<testsuites name=\"attn-validate\">\n", to);
     for (size_t i = 0; tallies && i < n; i++)

@@ -161,6 +161,7 @@ static int take(void *to, int key, const char *value)
 
 static const cli_tool tool = {
     .name = "attn-run",
+    .command = "attn-run linear",
     .usage = "linear --q Q.npy --k K.npy --v V.npy --out O.npy [OPTION]...\n"
              "linear --q Q.npy --k K.npy --v V.npy --grad-out DO.npy --grad-q DQ.npy ...\n"
              "linear --q Q.npy --k K.npy --v V.npy --explain [OPTION]...",
