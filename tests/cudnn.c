@@ -169,7 +169,8 @@ static void only_by_name(void **state)
     assert_true(i < n && list[i].applicable);
     assert_string_equal(list[i].reason, "takes it, but only by name");
     assert_int_equal(list[i].traits, ATTN_TRAIT_BY_NAME | ATTN_TRAIT_VENDOR |
-                                         ATTN_TRAIT_BY_SIZE | ATTN_TRAIT_FORWARD);
+                                         ATTN_TRAIT_BY_SIZE | ATTN_TRAIT_FORWARD |
+                                         ATTN_TRAIT_NONDET);
     check_ok(attn_plan_softmax(ctx, &desc, &plan));
     check_ok(attn_plan_text(plan, text, sizeof text, NULL));
     assert_null(strstr(text, "cudnn"));

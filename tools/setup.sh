@@ -8,7 +8,8 @@ set -eu
 cd "$(dirname "$0")/.."
 
 packages="gcc libc6-dev meson ninja-build pkg-config python3 opencl-headers libxxhash-dev
-          libzstd-dev zstd libcjson-dev scdoc ocl-icd-libopencl1 pocl-opencl-icd libopenblas0-pthread"
+          libzstd-dev zstd libcjson-dev scdoc ocl-icd-libopencl1 pocl-opencl-icd
+          libopenblas0-pthread"
 if [ "${1:-}" = test ]; then
     packages="$packages g++ clang clang-tidy clang-format cppcheck libclang-rt-14-dev
               ocl-icd-opencl-dev mesa-opencl-icd oclgrind libcmocka-dev libclblast1 valgrind"
