@@ -13,6 +13,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,49 +96,77 @@ static void add_workspace(attn_ctx *ctx, const attn_plan *plan, attn_args *a)
         CHECK(attn_memory_alloc(ctx, a->workspace_bytes, &a->workspace));
 }
 
-/* Microseconds of a launch, and then a wait. */
-#define TIME_LAUNCHES(launch, wait, least, median)    \
-    do {                                              \
-        double us[ROUNDS];                            \
-                                                      \
-        for (int r = 0; r < ROUNDS; r++) {            \
-            const double start = now();               \
-                                                      \
-            for (int i = 0; i < LAUNCHES; i++)        \
-                launch;                               \
-            us[r] = (now() - start) * 1e6 / LAUNCHES; \
-            wait;                                     \
-        }                                             \
-        qsort(us, ROUNDS, sizeof us[0], ascending);   \
-        (least) = us[0];                              \
-        (median) = us[ROUNDS / 2];                    \
-    } while (0)
+/* What is launched and waited for; other than 0: failed. */
+typedef struct launches {
+    int (*launch)(void *), (*wait)(void *);
+    void *with;
+    bool failed;
+    double least, median; /* microseconds of a launch */
+} launches;
+
+static void time_launches(launches *l)
+{
+    double us[ROUNDS];
+
+    for (int r = 0; r < ROUNDS; r++) {
+        const double start = now();
+
+        for (int i = 0; i < LAUNCHES; i++)
+            l->failed |= l->launch(l->with) != 0;
+        us[r] = (now() - start) * 1e6 / LAUNCHES;
+        l->failed |= l->wait(l->with) != 0;
+    }
+    qsort(us, ROUNDS, sizeof us[0], ascending);
+    l->least = us[0];
+    l->median = us[ROUNDS / 2];
+}
+
+/* A plan of ours. */
+typedef struct planned_launch {
+    attn_ctx *ctx;
+    attn_plan *plan;
+    attn_args args;
+} planned_launch;
+
+static int launch_plan(void *with)
+{
+    const planned_launch *p = with;
+
+    return attn_execute(p->plan, &p->args, NULL);
+}
+
+static int wait_for_plan(void *with)
+{
+    const planned_launch *p = with;
+
+    return attn_ctx_wait(p->ctx);
+}
 
 static void measure(const char *variant, const char *problem)
 {
     const attn_options options = { .size = sizeof options, .variant = variant };
     const double start = now();
-    double made, planned, ran, least, median;
+    planned_launch p = { 0 };
+    launches l = { launch_plan, wait_for_plan, &p, false, 0, 0 };
+    double made, planned, ran;
     attn_softmax_desc desc;
-    attn_ctx *ctx = NULL;
-    attn_plan *plan = NULL;
-    attn_args args;
 
     CHECK(attn_softmax_parse(problem, &desc));
-    CHECK(attn_ctx_create("cuda:0", &ctx));
+    CHECK(attn_ctx_create("cuda:0", &p.ctx));
     made = now();
-    CHECK(attn_plan_softmax_with(ctx, &desc, &options, &plan));
+    CHECK(attn_plan_softmax_with(p.ctx, &desc, &options, &p.plan));
     planned = now();
-    args = make_args(ctx, &desc);
-    add_workspace(ctx, plan, &args);
+    p.args = make_args(p.ctx, &desc);
+    add_workspace(p.ctx, p.plan, &p.args);
     ran = now();
-    CHECK(attn_execute(plan, &args, NULL));
-    CHECK(attn_ctx_wait(ctx));
+    CHECK(launch_plan(&p));
+    CHECK(wait_for_plan(&p));
     ran = now() - ran;
-    TIME_LAUNCHES(CHECK(attn_execute(plan, &args, NULL)), CHECK(attn_ctx_wait(ctx)), least,
-                  median);
+    time_launches(&l);
+    if (l.failed)
+        printf("%s: %s\n", variant, attn_last_error());
     printf("%-22s %8.2f %8.2f %8.2f %8.2f %8.2f  %s\n", variant, (made - start) * 1e3,
-           (planned - made) * 1e3, ran * 1e3, least, median, problem);
+           (planned - made) * 1e3, ran * 1e3, l.least, l.median, problem);
 }
 
 /* Microseconds of a call, mean. */
@@ -163,6 +192,28 @@ static void *find(void *library, const char *name)
     return symbol;
 }
 
+/* A kernel that does nothing, by the driver alone. */
+typedef struct empty_launch {
+    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                  unsigned, void *, void **, void **);
+    int (*wait)(void *);
+    void *kernel, *stream, *params[1];
+} empty_launch;
+
+static int launch_empty(void *with)
+{
+    empty_launch *e = with;
+
+    return e->launch(e->kernel, 1, 1, 1, 128, 1, 1, 0, e->stream, e->params, NULL);
+}
+
+static int wait_for_empty(void *with)
+{
+    const empty_launch *e = with;
+
+    return e->wait(e->stream);
+}
+
 /* What a launch costs without us: of a kernel that does nothing, with as many bytes of
  * parameters as those of softmax have, and with none. The context is current. */
 static void measure_empty(void *library)
@@ -174,29 +225,27 @@ static void measure_empty(void *library)
         ".visible .entry bare() { ret; }\n";
     static const char *const names[] = { "takes", "bare" };
     int (*load)(void **, const void *), (*get)(void **, void *, const char *);
-    int (*create)(void **, unsigned), (*wait)(void *);
-    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                  unsigned, void *, void **, void **);
-    void *module, *kernel, *stream, *params[] = { (char[PARAMETERS]){ 0 } };
-    double least, median;
+    int (*create)(void **, unsigned);
+    empty_launch e = { .params = { (char[PARAMETERS]){ 0 } } };
+    void *module;
 
     *(void **)&load = find(library, "cuModuleLoadData");
     *(void **)&get = find(library, "cuModuleGetFunction");
     *(void **)&create = find(library, "cuStreamCreate");
-    *(void **)&wait = find(library, "cuStreamSynchronize");
-    *(void **)&launch = find(library, "cuLaunchKernel");
+    *(void **)&e.wait = find(library, "cuStreamSynchronize");
+    *(void **)&e.launch = find(library, "cuLaunchKernel");
     printf("\nmicroseconds of a launch by the driver alone, least and median\n");
-    if (load(&module, ptx) || create(&stream, NON_BLOCKING)) {
+    if (load(&module, ptx) || create(&e.stream, NON_BLOCKING)) {
         printf("it does not take the empty kernels\n");
         return;
     }
     for (int i = 0; i < 2; i++) {
-        int failed = get(&kernel, module, names[i]);
+        launches l = { launch_empty, wait_for_empty, &e, false, 0, 0 };
 
-        TIME_LAUNCHES(failed |= launch(kernel, 1, 1, 1, 128, 1, 1, 0, stream, params, NULL),
-                      failed |= wait(stream), least, median);
-        printf("%8.2f %8.2f  an empty kernel, %d bytes of parameters%s\n", least, median,
-               i ? 0 : PARAMETERS, failed ? "  FAILED" : "");
+        l.failed = get(&e.kernel, module, names[i]) != 0;
+        time_launches(&l);
+        printf("%8.2f %8.2f  an empty kernel, %d bytes of parameters%s\n", l.least,
+               l.median, i ? 0 : PARAMETERS, l.failed ? "  FAILED" : "");
     }
 }
 
