@@ -98,6 +98,74 @@ static const char *const products_beyond_f16_problems[] = {
 };
 EACH_OF(products_beyond_f16, products_beyond_f16_problems)
 
+/* Scales that scale * phi(Q) leaves f32 by, or loses bits by, though O is of usual size: with
+ * a normaliser, or since q, k and V are. */
+static void scales_of_all_sizes(const subject *who)
+{
+    static const struct {
+        float scale;
+        int q, k, v; /* exponents of what is put to them */
+    } sizes[] = {
+        { 1e38f, 7, 0, 0 },      { -1e-38f, 0, 0, 0 },     { 1024, 120, -70, -40 },
+        { 1e-15f, -90, 50, 60 }, { -1e30f, 40, -20, -70 }, { 1e-30f, 100, 20, -10 },
+    };
+    linear_case c;
+    size_t n = 0;
+
+    linear_case_make(&c, who, linear_in_hand);
+    while (n < sizeof sizes / sizeof sizes[0] && sizes[n].scale != c.desc.scale)
+        n++;
+    assert_true(n < sizeof sizes / sizeof sizes[0]);
+    for (int64_t i = 0; i < c.n_in[IN_Q]; i++)
+        c.in[IN_Q][i] = ldexpf(c.in[IN_Q][i], sizes[n].q);
+    for (int64_t i = 0; i < c.n_in[IN_K]; i++)
+        c.in[IN_K][i] = ldexpf(c.in[IN_K][i], sizes[n].k);
+    for (int64_t i = 0; i < c.n_in[IN_V]; i++)
+        c.in[IN_V][i] = ldexpf(c.in[IN_V][i], sizes[n].v);
+    linear_case_compare(&c);
+    linear_case_free(&c);
+}
+static const char *const scales_of_all_sizes_problems[] = {
+    "linear_fwd:f32,b1,hq2,hkv1,lq90,lk90,d64,dv16,causal,normalize,den,scale=1e38",
+    "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d64,dv16,normalize,den,scale=1e38",
+    "linear_fwd:bf16,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,normalize,den,scale=1e38",
+    "linear_fwd:f16,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,normalize,den,scale=1e38",
+    "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,normalize,eps=0,den,scale=-1e-38",
+    "linear_fwd:f32,b1,hq2,hkv1,lq90,lk90,d64,dv16,causal,scale=1024",
+    "linear_fwd:bf16,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,scale=1024",
+    "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d64,dv16,scale=1024",
+    "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,scale=1e-15",
+    "linear_fwd:bf16,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,scale=1e-15",
+    "linear_fwd:f32,b1,hq2,hkv1,lq90,lk90,d64,dv16,causal,scale=-1e30",
+    "linear_fwd:bf16,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,scale=-1e30",
+    "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,scale=1e-30",
+};
+EACH_OF(scales_of_all_sizes, scales_of_all_sizes_problems)
+
+/* O beyond its type is an infinity, and 0 where V is, never a NaN. */
+static void results_beyond_the_type(const subject *who)
+{
+    linear_case c;
+
+    linear_case_make(&c, who, linear_in_hand);
+    for (int64_t n = 0; n < c.n_in[IN_V]; n++)
+        c.in[IN_V][n] = n % 16 % 3 ? 1 : 0;
+    linear_fill(c.in[IN_Q], c.n_in[IN_Q], 200);
+    linear_fill(c.in[IN_K], c.n_in[IN_K], 200);
+    linear_case_run(&c);
+    for (int64_t n = 0; n < c.desc.len_q * 16; n++)
+        assert_true(n % 16 % 3 ? isinf(c.out[LINEAR_O][n]) && c.out[LINEAR_O][n] > 0
+                               : c.out[LINEAR_O][n] == 0);
+    linear_case_free(&c);
+}
+static const char *const results_beyond_the_type_problems[] = {
+    "linear_fwd:f32,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,scale=3e38",
+    "linear_fwd:bf16,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,scale=3e38",
+    "linear_fwd:f16,b1,hq1,hkv1,lq90,lk90,d64,dv16,causal,scale=3e38",
+    "linear_fwd:f16,b1,hq1,hkv1,lq90,lk90,d64,dv16,scale=3e38",
+};
+EACH_OF(results_beyond_the_type, results_beyond_the_type_problems)
+
 /* Gradients that f16 has numbers for, though not for q / den or dO / den of later queries, of
  * which some rows of dO are far smaller than others. */
 static void gradients_below_f16(const subject *who)
@@ -362,6 +430,8 @@ int main(void)
         cmocka_unit_test(test_huge_products),
         cmocka_unit_test(test_huge_query_and_eps),
         cmocka_unit_test(test_products_beyond_f16),
+        cmocka_unit_test(test_scales_of_all_sizes),
+        cmocka_unit_test(test_results_beyond_the_type),
         cmocka_unit_test(test_gradients_below_f16),
         cmocka_unit_test(test_huge_queries_of_bf16),
         cmocka_unit_test(test_huge_gradients_of_bf16),

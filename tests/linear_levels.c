@@ -93,11 +93,13 @@ static void run(const arrays *x, const char *variant, const attn_host_level *lev
     unsigned char *guard;
     attn_choice c;
     attn_host_linear s;
+    attn_sums sums;
     void *workspace = NULL;
 
     check_ok(attn_choose(p, &target, &named, &c));
     assert_int_equal(posix_memalign(&workspace, 64, (size_t)c.workspace_bytes + GUARD), 0);
     memset(workspace, 0xff, (size_t)c.workspace_bytes + GUARD); /* NaN */
+    sums = attn_problem_sums(p);
     s = (attn_host_linear){ .t = x->args,
                             .type = ATTN_F32,
                             .batch = p->b,
@@ -113,6 +115,9 @@ static void run(const arrays *x, const char *variant, const attn_host_level *lev
                             .normalize = (p->features & ATTN_FEAT_NORMALIZE) != 0,
                             .scale = p->scale,
                             .eps = p->eps,
+                            .sum_scale = sums.scale,
+                            .sum_eps = sums.eps,
+                            .sum_unit = sums.unit,
                             .tile = c.step[0].tile_q,
                             .columns = c.step[0].columns,
                             .threads = threads,

@@ -2,6 +2,7 @@
 /* tools/linear_compare.c: norms of heads, single elements, exact zeros. */
 #include "linear_compare.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -55,11 +56,13 @@ static void note(linear_comparison *out, const char *name, double share, int64_t
                  name, (long long)at, have, want, out->share);
 }
 
-/* An infinity is the right rounding of what f16 cannot hold. */
+/* An infinity is the right rounding of what the type cannot hold. */
 static bool overflows(attn_type type, double have, double want, double tolerance)
 {
-    return type == ATTN_F16 && isinf(have) && (have > 0) == (want > 0) &&
-           fabs(want) * (1 + ELEMENT * tolerance) >= 65520;
+    const double most = type == ATTN_F16 ? 65520 : (double)FLT_MAX;
+
+    return isinf(have) && (have > 0) == (want > 0) &&
+           fabs(want) * (1 + ELEMENT * tolerance) >= most;
 }
 
 static void compare_row(const linear_result *r, const char *name, const float *have,

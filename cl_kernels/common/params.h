@@ -94,14 +94,14 @@
     P(INT, batch) P(INT, heads_q) P(INT, heads_kv) P(INT, len_q) P(INT, len_kv) \
     P(INT, piece)      /* tokens of a segment; 0: all                        */ \
     P(INT, merges)     /* full form: of one of an earlier step               */ \
-    P(INT, has)        /* LHAS_ bits of the tensors that are there           */ \
-    P(FLOAT, eps)
+    P(INT, has)        /* LHAS_ bits of the tensors that are there           */
 
 /* decay and beta are in types of their own. */
 #define LINEAR_FWD_OWN(P) \
     P(FLOATS, state_out) P(FLOATS, z_out) P(U8, decay) P(U8, beta) \
     VIEW_PARAMS(P, state_out) VIEW_PARAMS(P, z_out) \
-    VIEW_PARAMS(P, decay) VIEW_PARAMS(P, beta)
+    VIEW_PARAMS(P, decay) VIEW_PARAMS(P, beta) \
+    P(FLOAT, sum_scale) P(FLOAT, sum_eps)    /* attn_problem_sums() */
 
 #define LINEAR_BWD_OWN(P) \
     P(IN, grad_o) P(F32, grad_state_out) P(F32, grad_z_out) \
@@ -111,7 +111,7 @@
     VIEW_PARAMS(P, grad_q) VIEW_PARAMS(P, grad_k) VIEW_PARAMS(P, grad_v) \
     VIEW_PARAMS(P, grad_state_in) VIEW_PARAMS(P, grad_z_in)
 
-#define LINEAR_FWD_PARAMS(P) LINEAR_PARAMS(P) LINEAR_FWD_OWN(P) P(LAST, scale)
+#define LINEAR_FWD_PARAMS(P) LINEAR_PARAMS(P) LINEAR_FWD_OWN(P) P(LAST, sum_unit)
 #define LINEAR_BWD_PARAMS(P) LINEAR_PARAMS(P) LINEAR_BWD_OWN(P) P(LAST, scale)
 
 #define LHAS_STATUS 1

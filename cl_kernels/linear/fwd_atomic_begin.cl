@@ -26,7 +26,7 @@ void attn_linear_fwd_atomic_begin(SIGNATURE(LINEAR_FWD_PARAMS))
     for (int e = r.lane; r.there && e < D; e += LANES_OF_ROW) {
         const float q = elem_load(p.q, LINEAR_AT(&p, q, r.b, r.head, (long)r.l, (long)e));
 
-        top = fmax(top, fabs(p.scale * linear_phi(q)));
+        top = fmax(top, fabs(linear_phi(q)));
     }
     for (int i = r.lane; r.there && i < AT_UP; i += LANES_OF_ROW)
         to[i] = 0.0f;

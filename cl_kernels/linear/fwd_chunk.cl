@@ -134,7 +134,7 @@ static inline void find_pairs(const chunk_local *l)
     }
 }
 
-/* den of each row but for scale and eps, in parts. */
+/* den of each row, without eps, in parts. */
 static inline void find_den(const chunk_local *l, int adds)
 {
     for (int x = get_local_id(0); x < CHUNK * LANES_OF_ROW; x += ITEMS) {
@@ -149,7 +149,7 @@ static inline void find_den(const chunk_local *l, int adds)
     }
 }
 
-/* What a row of O is multiplied by at last; of its first tile also den. */
+/* What a row of O is multiplied by at last, before a large unit; of its first tile also den. */
 static inline float row_factor(const attn_kparams *p, const chunk_unit *u,
                                const chunk_local *l, int i, int r, int first)
 {
@@ -157,19 +157,22 @@ static inline float row_factor(const attn_kparams *p, const chunk_unit *u,
     float den = 0.0f;
 
     if (!FEAT_NORMALIZE)
-        return p->scale * up;
+        return fabs(p->sum_unit) <= 1.0f ? p->sum_unit * up : up;
     UNROLLED for (int x = 0; x < LANES_OF_ROW; x++)
         den += l->den[r * LANES_OF_ROW + x];
-    den = p->scale * den + p->eps / up;
+    den = p->sum_scale * den + p->sum_eps / up;
     if (first && u->column == 0 && p->has & LHAS_DEN && i + r < u->end)
-        p->den[LINEAR_AT(p, den, u->b, u->h, (long)(i + r), 0L)] = den * up;
-    return den == 0.0f ? 0.0f : p->scale / den;
+        p->den[LINEAR_AT(p, den, u->b, u->h, (long)(i + r), 0L)] =
+            in_units(p->sum_unit, den, up);
+    return den == 0.0f ? 0.0f : p->sum_scale / den;
 }
 
 /* O of queries i .. i + CHUNK - 1. */
 static inline void write_rows(const attn_kparams *p, const chunk_unit *u,
                               const chunk_local *l, int i, int adds)
 {
+    const float unit = !FEAT_NORMALIZE && fabs(p->sum_unit) > 1.0f ? p->sum_unit : 1.0f;
+
     for (int t = get_local_id(0); t < CHUNK / ROWS_O * (COLUMNS / NW); t += ITEMS) {
         const int x = t / (COLUMNS / NW) * ROWS_O, c = t % (COLUMNS / NW) * NW;
         floatv o[ROWS_O][RN];
@@ -189,7 +192,7 @@ static inline void write_rows(const attn_kparams *p, const chunk_unit *u,
             UNROLLED for (int g = 0; g < RN; g++)
                 if (i + x + r < u->end && p->has & LHAS_O)
                     lanes_store(p->o, row, p->o_stride_d, u->column + c + g * VW, DV,
-                                o[r][g] * factor);
+                                o[r][g] * factor * unit);
         }
     }
 }

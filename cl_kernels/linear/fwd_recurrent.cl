@@ -69,7 +69,7 @@ static inline void load_query(const attn_kparams *p, const linear_local *l,
                         const linear_unit *u, long h, long i)
 {
     for (int e = u->lane; e < D; e += ITEMS)
-        l->q[e] = p->scale * linear_phi(elem_load(p->q, LINEAR_AT(p, q, u->b, h, i, e)));
+        l->q[e] = linear_phi(elem_load(p->q, LINEAR_AT(p, q, u->b, h, i, e)));
 }
 
 /* The work-item's part of key j. */
@@ -109,12 +109,12 @@ static inline void read_out(const attn_kparams *p, const linear_local *l, __glob
             den += q * l->z[e];
     }
     if (FEAT_NORMALIZE) {
-        den += p->eps / up;
+        den = p->sum_scale * den + p->sum_eps / up;
         if (u->column == 0 && p->has & LHAS_DEN)
-            p->den[LINEAR_AT(p, den, u->b, h, i, 0L)] = den * up;
-        num = den == 0.0f ? 0.0f : num / den;
+            p->den[LINEAR_AT(p, den, u->b, h, i, 0L)] = in_units(p->sum_unit, den, up);
+        num = den == 0.0f ? 0.0f : p->sum_scale * num / den;
     } else {
-        num *= up;
+        num = in_units(p->sum_unit, num, up);
     }
     if (u->column < DV && p->has & LHAS_O)
         elem_store(p->o, LINEAR_AT(p, o, u->b, h, i, u->column), num);

@@ -238,9 +238,11 @@ typedef struct attn_linear_kparams {
     int32_t slots;         /* states in work, of each batch and head      */
     int64_t slots_at;      /* floats of work before them                  */
     int32_t want_o, want_den, want_state, want_z, want_status;
-    float eps, scale;
+    float sum_scale, sum_eps, sum_unit; /* attn_problem_sums(): of the     */
+                                        /*    forward, whose q is phi(Q)    */
 
     /* Of the backward alone, which reads o and den. */
+    float scale;           /* its q is scale phi(Q)                       */
     const void *grad_o; /* the computing type                          */
     void *grad_q, *grad_k, *grad_v;
     const float *grad_state_out, *grad_z_out;

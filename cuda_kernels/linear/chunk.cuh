@@ -18,6 +18,25 @@ constexpr int HUGE_ROW = 64;    // what a row of huge numbers is divided by, as 
 
 DEVICE float power_of_2(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
+// Without a normaliser the forward's rows of O get `sum_unit` at last, and what Q was divided by
+// (`down` is not 1): a small unit takes that along, before a large one rows are lifted.
+DEVICE float unit_of_row(const attn_linear_kparams &p, float down)
+{
+    if (down == 1.0f || fabsf(p.sum_unit) > 1.0f)
+        return p.sum_unit;
+    return p.sum_unit * power_of_2(HUGE_ROW);
+}
+
+template <int N>
+DEVICE void lift_rows(const attn_linear_kparams &p, const float (&down)[2], float (&o)[N][4])
+{
+    if (linear_has(p, LINEAR_NORMALIZE) || !(fabsf(p.sum_unit) > 1.0f))
+        return;
+    #pragma unroll
+    for (int i = 0; i < N * 4; i++)
+        o[i / 4][i % 4] *= down[i % 4 / 2] == 1.0f ? 1.0f : power_of_2(HUGE_ROW);
+}
+
 struct chunk_work {
     int b, h, kvh;
     int column;          // the first

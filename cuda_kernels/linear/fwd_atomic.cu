@@ -39,7 +39,7 @@ DEVICE void begin(const attn_linear_kparams &p)
         const float q =
             elem_load<TYPE>(p.q, LINEAR_AT(p, q, row.b, row.head, row.l, (int64_t)e));
 
-        top = fmaxf(top, fabsf(p.scale * linear_phi(p, q)));
+        top = fmaxf(top, fabsf(linear_phi(p, q)));
     }
     #pragma unroll
     for (int mask = 16; mask; mask /= 2)
@@ -59,12 +59,15 @@ DEVICE void finish(const attn_linear_kparams &p)
         return;
 
     const float *const sums = sums_of(p, OUTPUT, row.b, row.head, row.l);
-    const float up = sums[place_of_up(p)], den = normalize ? sums[p.dv] + p.eps / up : 1.0f;
+    const float up = sums[place_of_up(p)];
+    const float den = normalize ? p.sum_scale * sums[p.dv] + p.sum_eps / up : 1.0f;
 
     if (normalize && p.want_den && threadIdx.x % 32 == 0)
-        p.den[LINEAR_AT(p, den, row.b, row.head, row.l, 0)] = den * up;
+        p.den[LINEAR_AT(p, den, row.b, row.head, row.l, 0)] =
+            in_units(p.sum_unit, den, up);
     for (int m = threadIdx.x % 32; m < p.dv && p.want_o; m += 32) {
-        const float o = !normalize ? sums[m] * up : den == 0.0f ? 0.0f : sums[m] / den;
+        const float o = !normalize ? in_units(p.sum_unit, sums[m], up)
+                        : den == 0.0f ? 0.0f : p.sum_scale * sums[m] / den;
 
         elem_store<TYPE>(p.o, LINEAR_AT(p, o, row.b, row.head, row.l, (int64_t)m), o);
     }

@@ -104,31 +104,35 @@ DEVICE void tame_part(uint32_t (&a)[KT][4], bool (&tamed)[2], warp_pairs &x, war
     }
 }
 
+constexpr float LARGEST = 3.402823466e38f;
+
 // The rows of O and den from token j on, through the warp's own rows of a chunk.
 DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
                        const bool (&tamed)[2], int exponent, float4 *tile, warp_output &o)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, x0 = warp * 16;
-    const float up = power_of_2(exponent);
+    const float up = power_of_2(exponent), tame = power_of_2(-HUGE_ROW);
+    const float down[2] = { tamed[0] ? tame : 1.0f, tamed[1] ? tame : 1.0f };
 
     __syncwarp();    // lanes read each other's part of those rows
+    lift_rows(p, down, o);
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = x0 + half * 8 + lane / 4;
-        float factor = p.scale * up;
+        float factor = unit_of_row(p, down[half]) * up;
 
         if (linear_has(p, LINEAR_NORMALIZE)) {
-            const float small = tamed[half] ? power_of_2(-HUGE_ROW) : 1.0f;
             float den = o[NT][half * 2] + o[NT][half * 2 + 1];
 
             den += __shfl_xor_sync(0xffffffffu, den, 1);
             den += __shfl_xor_sync(0xffffffffu, den, 2);
-            den = p.scale * (den * up) + p.eps * small;
+            den = p.sum_scale * (den * up) + p.sum_eps * down[half];
             if (p.want_den && w.column == 0 && lane % 4 == 0 && j + row < p.len_q)
-                p.den[LINEAR_AT(p, den, w.b, w.h, (int64_t)(j + row), 0)] = den / small;
-            factor = den == 0.0f ? 0.0f : factor / den;
-        } else if (tamed[half]) {
-            factor *= power_of_2(HUGE_ROW);
+                p.den[LINEAR_AT(p, den, w.b, w.h, (int64_t)(j + row), 0)] =
+                    in_units(p.sum_unit, den, 1.0f / down[half]);
+            factor = den == 0.0f ? 0.0f : p.sum_scale * up / den;
+        } else {
+            factor = fminf(fmaxf(factor, -LARGEST), LARGEST);    // times 0 it is 0
         }
         #pragma unroll
         for (int n = 0; n < NT; n++)

@@ -92,27 +92,27 @@ DEVICE void find_huge_part(const float4 *q, int x0, float (&down)[2], warp_pairs
 
 // The warp's rows of O and den, of the chunk that begins with token j, through its rows of Q.
 DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j, int x0,
-                       const float (&down)[2], float4 *tile, const warp_output &out)
+                       const float (&down)[2], float4 *tile, warp_output &out)
 {
     const int lane = threadIdx.x % 32;
 
+    lift_rows(p, down, out.o);
     __syncwarp();
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = x0 + half * 8 + lane / 4;
-        float factor = p.scale;
+        float factor = unit_of_row(p, down[half]);
 
         if (linear_has(p, LINEAR_NORMALIZE)) {
             float den = lane % 4 == 0 ? out.den[half * 2] : 0.0f;
 
             den += __shfl_xor_sync(0xffffffffu, den, 1);
             den += __shfl_xor_sync(0xffffffffu, den, 2);
-            den = p.scale * den + p.eps * down[half];
+            den = p.sum_scale * den + p.sum_eps * down[half];
             if (p.want_den && w.column == 0 && lane % 4 == 0 && j + row < p.len_q)
-                p.den[LINEAR_AT(p, den, w.b, w.h, (int64_t)(j + row), 0)] = den / down[half];
-            factor = den == 0.0f ? 0.0f : factor / den;
-        } else {
-            factor /= down[half];
+                p.den[LINEAR_AT(p, den, w.b, w.h, (int64_t)(j + row), 0)] =
+                    in_units(p.sum_unit, den, 1.0f / down[half]);
+            factor = den == 0.0f ? 0.0f : p.sum_scale / den;
         }
         #pragma unroll
         for (int n = 0; n < NT / 2; n++) {

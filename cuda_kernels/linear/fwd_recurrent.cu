@@ -140,10 +140,10 @@ DEVICE arriving fetch(const attn_linear_kparams &p, const unit &u, token t)
 DEVICE float put_row(const attn_linear_kparams &p, const shared_rows &mem, int buffer,
                      int which, int e, float x)
 {
-    const float y = e < p.d ? linear_phi(p, x) : 0.0f, row = which == ROW_Q ? p.scale * y : y;
+    const float y = e < p.d ? linear_phi(p, x) : 0.0f;
 
-    mem.row(buffer, which)[e] = row;
-    return which == ROW_Q ? fabsf(row) : 0.0f;
+    mem.row(buffer, which)[e] = y;
+    return which == ROW_Q ? fabsf(y) : 0.0f;
 }
 
 // The rows of a token to shared memory, and the largest |q| of each warp.
@@ -259,12 +259,12 @@ DEVICE void write_out(const attn_linear_kparams &p, const shared_rows &mem, cons
         #pragma unroll
         for (int w = 0; w < SLICES; w++)
             den += mem.den[buffer][w];
-        den += p.eps / up;
+        den = p.sum_scale * den + p.sum_eps / up;
         if (u.column == 0 && p.want_den)
-            p.den[LINEAR_AT(p, den, u.b, h, (int64_t)t.i, 0)] = den * up;
-        num = den == 0.0f ? 0.0f : num / den;
+            p.den[LINEAR_AT(p, den, u.b, h, (int64_t)t.i, 0)] = in_units(p.sum_unit, den, up);
+        num = den == 0.0f ? 0.0f : p.sum_scale * num / den;
     } else {
-        num *= up;
+        num = in_units(p.sum_unit, num, up);
     }
     if (u.column < p.dv && p.want_o)
         elem_store<TYPE>(p.o, LINEAR_AT(p, o, u.b, h, (int64_t)t.i, (int64_t)u.column), num);

@@ -232,6 +232,7 @@ DEVICE void walk_queries(const attn_linear_kparams &p, int first, shared_output 
         device_products_wait<0>();
         device_products_hold(o);
         device_barrier_arrive(&mem.read[slot]);
+        lift_rows(p, down, o);
         write_rows(p, w, j, factor, o, mem.q[stage]);
         device_barrier_arrive(&mem.empty[stage]);
     }

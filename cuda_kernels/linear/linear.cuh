@@ -28,6 +28,13 @@ DEVICE float linear_slope(const attn_linear_kparams &p, float x)
     return 1.0f;
 }
 
+// A forward's sum over a row of phi(Q) that was divided by up >= 1, in the caller's units. Nothing
+// leaves f32 on the way unless the result does.
+DEVICE float in_units(float unit, float sum, float up)
+{
+    return fabsf(unit) <= 1.0f ? sum * (unit * up) : sum * up * unit;
+}
+
 // Keys of batch b; what is out of range is clamped and reported.
 DEVICE int linear_length(const attn_linear_kparams &p, int64_t b)
 {

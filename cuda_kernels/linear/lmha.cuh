@@ -124,10 +124,10 @@ DEVICE void fetch(const attn_linear_kparams &p, const unit &u, token first, arri
 }
 
 // What an operand is of an element; 0 past the last, and where no row is.
-template <operand OF>
+template <scan WHICH, operand OF>
 DEVICE float take(const attn_linear_kparams &p, bool there, element a)
 {
-    return there ? take_element<OF>(p, a) : 0.0f;
+    return there ? take_element<WHICH, OF>(p, a) : 0.0f;
 }
 
 // What has arrived to shared memory, and the largest |q| of each token.
@@ -143,11 +143,11 @@ DEVICE void stash(const attn_linear_kparams &p, const unit &u, token first,
         const int n = places<S::ROWS>::token(k);
         const token t = token_at<S>(p, u, first, n);
 
-        to.a[n][e] = take<adds_row(WHICH)>(p, t.add >= 0 && e < u.rows, in.a[k]);
+        to.a[n][e] = take<WHICH, adds_row(WHICH)>(p, t.add >= 0 && e < u.rows, in.a[k]);
         if (S::SUMS)
             continue;
 
-        const float x = take<reads_row(WHICH)>(p, t.read >= 0 && e < u.rows, in.x[k]);
+        const float x = take<WHICH, reads_row(WHICH)>(p, t.read >= 0 && e < u.rows, in.x[k]);
 
         to.x[n][e] = x;
         if (WHICH == OUTPUT) {
@@ -165,9 +165,9 @@ DEVICE void stash(const attn_linear_kparams &p, const unit &u, token first,
         const int n = places<S::COLS>::token(k);
         const token t = token_at<S>(p, u, first, n);
 
-        to.b[n][c] = take<adds_column(WHICH)>(p, t.add >= 0 && c < u.width, in.b[k]);
+        to.b[n][c] = take<WHICH, adds_column(WHICH)>(p, t.add >= 0 && c < u.width, in.b[k]);
         if (S::BOTH && !S::SUMS)
-            to.y[n][c] = take<OF_V>(p, t.read >= 0 && c < u.width, in.y[k]);
+            to.y[n][c] = take<WHICH, OF_V>(p, t.read >= 0 && c < u.width, in.y[k]);
     }
     if (WHICH != OUTPUT && threadIdx.x < RUN)
         to.c[threadIdx.x] = in.c;

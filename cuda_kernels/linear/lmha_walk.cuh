@@ -39,12 +39,12 @@ DEVICE void put_output(const attn_linear_kparams &p, const unit &u, token t, int
     const int64_t h = u.h.kvh * p.group + t.read_x;
 
     if (linear_has(p, LINEAR_NORMALIZE)) {
-        den += p.eps / up;
+        den = p.sum_scale * den + p.sum_eps / up;
         if (m == 0 && p.want_den)
-            p.den[LINEAR_AT(p, den, u.h.b, h, (int64_t)t.read, 0)] = den * up;
-        num = den == 0.0f ? 0.0f : num / den;
+            p.den[LINEAR_AT(p, den, u.h.b, h, (int64_t)t.read, 0)] = in_units(p.sum_unit, den, up);
+        num = den == 0.0f ? 0.0f : p.sum_scale * num / den;
     } else {
-        num *= up;
+        num = in_units(p.sum_unit, num, up);
     }
     if (p.want_o)
         elem_store<TYPE>(p.o, LINEAR_AT(p, o, u.h.b, h, (int64_t)t.read, (int64_t)m), num);

@@ -170,14 +170,14 @@ DEVICE element load_element(const attn_linear_kparams &p, const scan_head &h, in
                                              : 1.0f };
 }
 
-// k, q, V or G.
-template <operand OF> DEVICE float take_element(const attn_linear_kparams &p, element a)
+// k, q, V or G; OUTPUT's q is phi(Q).
+template <scan WHICH, operand OF> DEVICE float take_element(const attn_linear_kparams &p, element a)
 {
     if (OF == OF_G)
         return a.den == 0.0f ? 0.0f : linear_has(p, LINEAR_NORMALIZE) ? a.x / a.den : a.x;
     if (OF == OF_V)
         return a.x;
-    return OF == OF_Q ? p.scale * linear_phi(p, a.x) : linear_phi(p, a.x);
+    return OF == OF_Q && WHICH != OUTPUT ? p.scale * linear_phi(p, a.x) : linear_phi(p, a.x);
 }
 
 // c of a query, which bwd_begin.cu has found.
@@ -195,7 +195,7 @@ DEVICE float add_row(const attn_linear_kparams &p, const scan_head &h, int rows,
         return 0.0f;
     if (!rows_are_d(WHICH) && r == p.dv)
         return WHICH == GRAD_Q ? 1.0f : load_c(p, h, t.add_x, t.add);
-    return take_element<adds_row(WHICH)>(
+    return take_element<WHICH, adds_row(WHICH)>(
         p, load_element<adds_row(WHICH)>(p, h, t.add_x, t.add, r));
 }
 
@@ -207,7 +207,7 @@ DEVICE float read_row(const attn_linear_kparams &p, const scan_head &h, int rows
         return 0.0f;
     if (!rows_are_d(WHICH) && r == p.dv)
         return WHICH == GRAD_K ? 1.0f : load_c(p, h, t.read_x, t.read);
-    return take_element<reads_row(WHICH)>(
+    return take_element<WHICH, reads_row(WHICH)>(
         p, load_element<reads_row(WHICH)>(p, h, t.read_x, t.read, r));
 }
 
@@ -220,7 +220,7 @@ DEVICE float add_column(const attn_linear_kparams &p, const scan_head &h, int wi
         return 0.0f;
     if (WHICH == OUTPUT && c == p.dv)
         return 1.0f;
-    return take_element<adds_column(WHICH)>(
+    return take_element<WHICH, adds_column(WHICH)>(
         p, load_element<adds_column(WHICH)>(p, h, t.add_x, t.add, c));
 }
 

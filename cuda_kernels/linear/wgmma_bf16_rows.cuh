@@ -102,18 +102,17 @@ DEVICE void find_factors(const attn_linear_kparams &p, const chunk_work &w, int 
     for (int half = 0; half < 2; half++) {
         const int row = j + row_of_warp() + lane / 4 + half * 8;
 
-        factor[half] = p.scale;
+        factor[half] = unit_of_row(p, down[half]);
         if (linear_has(p, LINEAR_NORMALIZE)) {
             float den = dens[half];
 
             den += __shfl_xor_sync(0xffffffffu, den, 1);
             den += __shfl_xor_sync(0xffffffffu, den, 2);
-            den = p.scale * den + p.eps * down[half];
+            den = p.sum_scale * den + p.sum_eps * down[half];
             if (p.want_den && w.column + lane % 4 == 0 && row < w.end)
-                p.den[LINEAR_AT(p, den, w.b, w.h, (int64_t)row, 0)] = den / down[half];
-            factor[half] = den == 0.0f ? 0.0f : factor[half] * device_one_over(den);
-        } else {
-            factor[half] *= down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW);
+                p.den[LINEAR_AT(p, den, w.b, w.h, (int64_t)row, 0)] =
+                    in_units(p.sum_unit, den, 1.0f / down[half]);
+            factor[half] = den == 0.0f ? 0.0f : p.sum_scale * device_one_over(den);
         }
     }
 }

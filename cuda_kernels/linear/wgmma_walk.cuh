@@ -236,28 +236,28 @@ DEVICE void mask_pairs(float (&pairs)[CHUNK / 8][4], float (&den)[2])
 
 // The warpgroup's rows of O and den, of the chunk that begins with token j.
 DEVICE void write_rows(const attn_linear_kparams &p, const chunk_work &w, int j,
-                       const float (&down)[2], const float (&dens)[2], const float (&o)[NT][4])
+                       const float (&down)[2], const float (&dens)[2], float (&o)[NT][4])
 {
     const own_place at;
     char *const to = (char *)at_element(p.o, LINEAR_AT(p, o, w.b, w.h, (int64_t)j + at.row, 0) +
                                                  w.column + at.column);
 
+    lift_rows(p, down, o);
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = j + at.row + half * 8;
-        float factor = p.scale;
+        float factor = unit_of_row(p, down[half]);
 
         if (linear_has(p, LINEAR_NORMALIZE)) {
             float den = dens[half];
 
             den += __shfl_xor_sync(0xffffffffu, den, 1);
             den += __shfl_xor_sync(0xffffffffu, den, 2);
-            den = p.scale * den + p.eps * down[half];
+            den = p.sum_scale * den + p.sum_eps * down[half];
             if (p.want_den && w.column + at.column == 0 && row < p.len_q)
-                p.den[LINEAR_AT(p, den, w.b, w.h, (int64_t)row, 0)] = den / down[half];
-            factor = den == 0.0f ? 0.0f : factor / den;
-        } else {
-            factor *= down[half] == 1.0f ? 1.0f : power_of_2(HUGE_ROW);
+                p.den[LINEAR_AT(p, den, w.b, w.h, (int64_t)row, 0)] =
+                    in_units(p.sum_unit, den, 1.0f / down[half]);
+            factor = den == 0.0f ? 0.0f : p.sum_scale / den;
         }
         if (!p.want_o || row >= w.end)
             continue;

@@ -271,6 +271,8 @@ static void broadcast(const attn_problem *p, attn_args *args, const attn_extent 
 attn_call attn_call_of(const attn_problem *p, attn_args *args, const attn_extent *e)
 {
     const bool window = (p->features & ATTN_FEAT_WINDOW) != 0;
+    const attn_sums sums =
+        p->op == ATTN_OP_LINEAR ? attn_problem_sums(p) : (attn_sums){ 0, 0, 0 };
     attn_call call = {
         .args = args,
         .batch = p->b,
@@ -295,6 +297,9 @@ attn_call attn_call_of(const attn_problem *p, attn_args *args, const attn_extent
     call.causal = (p->features & ATTN_FEAT_CAUSAL) != 0;
     call.normalize = (p->features & ATTN_FEAT_NORMALIZE) != 0;
     call.eps = p->eps;
+    call.sum_scale = sums.scale;
+    call.sum_eps = sums.eps;
+    call.sum_unit = sums.unit;
     broadcast(p, args, e);
     if (window && p->window_left >= 0)
         call.left = p->window_left;

@@ -48,7 +48,8 @@ typedef struct attn_call {
     attn_phi phi;             /* linear attention, as all below                */
     attn_rule rule;
     bool causal, normalize;
-    float eps;
+    float sum_scale, sum_eps, sum_unit; /* of the forward: attn_problem_sums() */
+    float eps;                /* for the oracle                                */
 } attn_call;
 
 /* Where and after what to enqueue. All zero: the device's own queue. */

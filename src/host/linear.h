@@ -22,7 +22,9 @@ typedef struct attn_host_linear {
     attn_phi phi;
     attn_rule rule;
     bool causal, normalize;
-    float scale, eps;
+    float scale;             /* of q and dQ: the gradients', and the reference's */
+    float eps;               /* the reference's                               */
+    float sum_scale, sum_eps, sum_unit; /* of the forward: attn_problem_sums() */
     int64_t tile;            /* tokens of a chunk                             */
     int64_t columns;         /* of the state, of a unit of work; or rows      */
     int threads;

@@ -207,13 +207,17 @@ static void store(const unit *u, int64_t h, int64_t i, float up)
 {
     const attn_host_linear *s = u->s;
     const attn_tensor *o = &s->t.o, *t = &s->t.den;
-    const float den =
-        s->normalize ? linear_dot(u->q, u->z, s->dim_qk) + s->eps / up : 1 / up;
 
-    if (u->first == 0 && attn_linear_has(t))
-        ((float *)t->data)[attn_linear_at(t, u->b, h, i)] = den * up;
-    for (int64_t d = 0; d < u->n && den != 1; d += LANES)
-        vf_store(u->o + d, linear_quotient(vf_load(u->o + d), den));
+    if (s->normalize) {
+        const float den =
+            s->sum_scale * linear_dot(u->q, u->z, s->dim_qk) + s->sum_eps / up;
+
+        if (u->first == 0 && attn_linear_has(t))
+            ((float *)t->data)[attn_linear_at(t, u->b, h, i)] = linear_in_units(s, den, up);
+        linear_divide(s, u->o, u->n, den);
+    } else {
+        linear_lift(s, u->o, u->n, up);
+    }
     if (attn_linear_has(o))
         attn_row_store(o, attn_linear_at(o, u->b, h, i) + u->first * o->stride[3], u->o, 1,
                        u->n);

@@ -79,7 +79,7 @@ static inline void linear_row(float *to, const attn_tensor *t, int64_t at, int64
     linear_zero(to, n, attn_round_up(n, LANES));
 }
 
-/* q = scale * phi of a row of Q or, with factor 1, k of a row of K. */
+/* phi of a row of Q or K, times factor. */
 static inline void linear_feature(const attn_host_linear *s, float *to,
                                   const attn_tensor *t, int64_t at, int64_t first,
                                   int64_t n, float factor)
@@ -89,14 +89,14 @@ static inline void linear_feature(const attn_host_linear *s, float *to,
     linear_zero(to, n, attn_round_up(n, LANES)); /* phi(0) may be 1 */
 }
 
-/* A whole row of q; returns the power of 2 that it was divided by, mostly 1. */
+/* A whole row of phi(Q); returns the power of 2 that it was divided by, mostly 1. */
 static inline float linear_query(const attn_host_linear *s, float *to, int64_t at)
 {
     vi huge = vi_set(0);
     float largest = 0, up;
     int exponent;
 
-    linear_feature(s, to, &s->t.q, at, 0, s->dim_qk, s->scale);
+    linear_feature(s, to, &s->t.q, at, 0, s->dim_qk, 1);
     for (int64_t d = 0; d < s->dim_qk; d += LANES)
         huge |= vf_abs(vf_load(to + d)) > LINEAR_HUGE;
     if (!vi_any(huge))
@@ -110,6 +110,29 @@ static inline float linear_query(const attn_host_linear *s, float *to, int64_t a
     for (int64_t d = 0; d < s->dim_qk; d++)
         to[d] = ldexpf(to[d], 1 - exponent);
     return up;
+}
+
+/* A sum of a row that was divided by up, in the caller's units. Nothing leaves f32 on the
+ * way unless the result does. */
+static inline float linear_in_units(const attn_host_linear *s, float sum, float up)
+{
+    return fabsf(s->sum_unit) <= 1 ? sum * (s->sum_unit * up) : sum * up * s->sum_unit;
+}
+
+/* n sums of a row become O: over den, or in the caller's units. */
+static inline void linear_divide(const attn_host_linear *s, float *o, int64_t n, float den)
+{
+    for (int64_t d = 0; d < n; d += LANES)
+        vf_store(o + d, linear_quotient(vf_load(o + d) * s->sum_scale, den));
+}
+
+static inline void linear_lift(const attn_host_linear *s, float *o, int64_t n, float up)
+{
+    const bool small = fabsf(s->sum_unit) <= 1;
+    const float first = small ? s->sum_unit * up : up, then = small ? 1 : s->sum_unit;
+
+    for (int64_t d = 0; d < n && (up != 1 || s->sum_unit != 1); d += LANES)
+        vf_store(o + d, vf_load(o + d) * first * then);
 }
 
 /* Elements first .. first + n - 1 of G of a query. */

@@ -5,15 +5,16 @@
  *     State = State + sum over the rows j of the chunk of B_j^T X_j
  *
  *     what   A          B          X     j seen by i    state, at first
- *     O      q          k          V     j <= i         S_in
+ *     O      phi(Q)     k          V     j <= i         S_in
  *     dQ     [G, c]     [V, 1]     k     j <= i         [S_in, z_in]^T
  *     dK     [V, 1]     [G, c]     q     j >= i         [dS, dz]^T
  *     dV     k          q          G     j >= i         dS
  *
- * The column beside G and V is there with the normaliser. One of A and (B, X) is a query's
- * and comes from each head of the group in turn. In the full form all B are folded into the
- * state first, and nothing is left for the sum over pairs. A unit of work is some columns of
- * X, and so of the state and of Y; no bit of a column depends on the others. */
+ * O is multiplied by scale at last (linear_load.h). The column beside G and V is there with
+ * the normaliser. One of A and (B, X) is a query's and comes from each head of the group in
+ * turn. In the full form all B are folded into the state first, and nothing is left for the
+ * sum over pairs. A unit of work is some columns of X, and so of the state and of Y; no bit
+ * of a column depends on the others. */
 #ifndef ATTN_HOST_LINEAR_SCAN_H
 #define ATTN_HOST_LINEAR_SCAN_H
 
@@ -230,15 +231,13 @@ static inline void scan_divide(const scan *u, int64_t h, int64_t i, int64_t r, f
     const float up = u->up[r];
 
     if (scan_divides(u)) {
-        const float den = u->den[r] + s->eps / up;
+        const float den = s->sum_scale * u->den[r] + s->sum_eps / up;
 
         if (u->first == 0 && attn_linear_has(t))
-            ((float *)t->data)[attn_linear_at(t, u->b, h, i)] = den * up;
-        for (int64_t d = 0; d < u->n; d += LANES)
-            vf_store(y + d, linear_quotient(vf_load(y + d), den));
-    } else if (up != 1) {
-        for (int64_t d = 0; d < u->n; d += LANES)
-            vf_store(y + d, vf_load(y + d) * up);
+            ((float *)t->data)[attn_linear_at(t, u->b, h, i)] = linear_in_units(s, den, up);
+        linear_divide(s, y, u->n, den);
+    } else {
+        linear_lift(s, y, u->n, up);
     }
 }
 

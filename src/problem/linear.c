@@ -2,6 +2,7 @@
 /* problem/linear.c: the rules of attn_linear_desc, and the problem it names. */
 #include "problem/problem.h"
 
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -203,6 +204,18 @@ void attn_problem_from_linear(attn_problem *p, const attn_linear_desc *d)
     if (d->use & ATTN_LINEAR_LAYOUT)
         for (int t = 0; t < attn_problem_layouts(p); t++)
             p->layout[t] = attn_layout_canonical(layout[t], p->type);
+}
+
+/* With a normaliser the fraction is reduced by scale, where that can be. */
+attn_sums attn_problem_sums(const attn_problem *p)
+{
+    const double eps = p->scale == 0 ? INFINITY : (double)p->eps / (double)p->scale;
+
+    if (!(p->features & ATTN_FEAT_NORMALIZE))
+        return (attn_sums){ .scale = 1, .unit = p->scale };
+    if (fabs(eps) > (double)FLT_MAX)
+        return (attn_sums){ .scale = p->scale, .eps = p->eps, .unit = 1 };
+    return (attn_sums){ .scale = 1, .eps = (float)eps, .unit = p->scale };
 }
 
 void attn_problem_to_linear(const attn_problem *p, attn_linear_desc *d)

@@ -85,7 +85,9 @@ void attn_cu_linear_fill(attn_linear_kparams *a, const attn_kernel *k,
         .want_state = attn_is_there(&t->state_out),
         .want_z = attn_is_there(&t->z_out),
         .want_status = attn_is_there(&t->status),
-        .eps = call->eps,
+        .sum_scale = call->sum_scale,
+        .sum_eps = call->sum_eps,
+        .sum_unit = call->sum_unit,
         .scale = call->scale,
     };
     fill_tensors(a, t);

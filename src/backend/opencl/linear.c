@@ -15,7 +15,7 @@ typedef cl_float c_FLOAT, c_LAST;
 /* A field for each name in the two lists. */
 typedef struct arguments {
 #define FIELD(KIND, name) c_##KIND name;
-    LINEAR_PARAMS(FIELD) LINEAR_FWD_OWN(FIELD) LINEAR_BWD_OWN(FIELD) c_LAST scale;
+    LINEAR_PARAMS(FIELD) LINEAR_FWD_OWN(FIELD) LINEAR_BWD_OWN(FIELD) c_LAST scale, sum_unit;
 #undef FIELD
 } arguments;
 
@@ -135,6 +135,8 @@ void attn_cl_linear_fill(attn_cl_linear *to, const attn_step *step, const attn_c
     a->piece = (cl_int)step->piece;
     a->merges = (cl_int)step->merges;
     a->has = has_of(t);
-    a->eps = call->eps;
     a->scale = call->scale;
+    a->sum_scale = call->sum_scale;
+    a->sum_eps = call->sum_eps;
+    a->sum_unit = call->sum_unit;
 }
