@@ -40,20 +40,44 @@ static inline float4 make_float4(float x, float y, float z, float w) { return { 
 static inline uint2 make_uint2(unsigned x, unsigned y) { return { x, y }; }
 
 // emulator.cpp
-emulated_index emulated_thread();
+#pragma GCC visibility push(hidden)    // so that nothing stands between a call and its function
+extern int emulated_current;    // the thread that runs
 emulated_index emulated_group();
 void *emulated_shared();
 void emulated_barrier(bool warp);                       // of the group, or of the warp
 uint32_t emulated_exchange(uint32_t value, int mask);   // the value of lane ^ mask
-uint64_t (*emulated_scratch())[8];                      // of the warp: [lane][8]
 bool emulated_any(bool x);                              // whether a lane has it
 void emulated_meet(int number, int threads, bool waits);    // a barrier by number
 bool emulated_meet_any(int number, int threads, bool x);    // whether one of its threads has it
 void emulated_copy(void *to, const void *from, int bytes, int there);    // zeros past `there`
 void emulated_commit();                                 // ends a group of copies
 void emulated_copies(int pending);                      // makes those of all groups but so many
+void emulated_yield();
+unsigned emulated_groups();
 
-#define threadIdx emulated_thread()
+// An instruction of the whole warp: once all lanes are there `work` does it for all of them,
+// of what each of them gives.
+typedef void emulated_work(void *const *lanes);
+void emulated_together(emulated_work *work, void *mine);
+
+// products.cpp
+void emulated_matrices(uint32_t *x, uintptr_t row, bool turned);
+void emulated_put_matrices(uintptr_t row, const uint32_t *x);
+void emulated_multiply(int type, float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
+void emulated_multiply_tf32(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
+
+// A tile as device_tile() has it; turned: its rows lie along the other dimension.
+struct emulated_tile {
+    uint64_t at;
+    bool turned;
+};
+
+// c (+)= a b, [n][4]: a from registers, or, if that is NULL, from a tile.
+void emulated_products(int type, int n, float (*c)[4], const uint32_t *a, emulated_tile of_a,
+                       emulated_tile of_b, bool added);
+#pragma GCC visibility pop
+
+#define threadIdx emulated_index{ (unsigned)emulated_current }
 #define blockIdx emulated_group()
 #define SHARED_MEMORY(name) float4 *const name = (float4 *)emulated_shared()
 
@@ -138,8 +162,6 @@ DEVICE void device_fence() {}
 
 DEVICE void device_fetch(const void *) {}
 
-void emulated_yield();
-
 // Of what others of the group have still to write: they get their turn.
 DEVICE float4 device_words(const float4 *at)
 {
@@ -201,16 +223,6 @@ template <int TYPE> DEVICE uint32_t device_pair(float low, float high)
     return a | b << 16;
 }
 
-// Words that all lanes of a warp write and then read: [lane][8].
-struct emulated_words {
-    uint64_t (*lane)[8];
-
-    emulated_words() : lane(emulated_scratch()) {}
-    ~emulated_words() { emulated_barrier(true); }    // all have read
-    uint64_t *mine() { return lane[threadIdx.x % 32]; }
-    void there() { emulated_barrier(true); }         // all have written
-};
-
 DEVICE uint16_t emulated_element(uint64_t word, int i) { return (uint16_t)(word >> (16 * i)); }
 
 DEVICE void device_forget() {}
@@ -221,13 +233,7 @@ DEVICE device_shared device_address(const void *x) { return (device_shared)x; }
 
 DEVICE void device_matrices(uint32_t (&x)[4], device_shared row)
 {
-    const int lane = threadIdx.x % 32;
-    emulated_words all;
-
-    all.mine()[0] = row;
-    all.there();
-    for (int m = 0; m < 4; m++)
-        memcpy(&x[m], (const char *)all.lane[m * 8 + lane / 4][0] + lane % 4 * 4, 4);
+    emulated_matrices(x, row, false);
 }
 
 DEVICE void device_matrices(uint32_t (&x)[4], const void *row)
@@ -237,18 +243,7 @@ DEVICE void device_matrices(uint32_t (&x)[4], const void *row)
 
 DEVICE void device_matrices_turned(uint32_t (&x)[4], device_shared row)
 {
-    const int lane = threadIdx.x % 32;
-    emulated_words all;
-
-    all.mine()[0] = row;
-    all.there();
-    for (int m = 0; m < 4; m++) {
-        uint16_t u[2];
-
-        for (int i = 0; i < 2; i++)
-            memcpy(&u[i], (const char *)all.lane[m * 8 + lane % 4 * 2 + i][0] + lane / 4 * 2, 2);
-        x[m] = u[0] | (uint32_t)u[1] << 16;
-    }
+    emulated_matrices(x, row, true);
 }
 
 DEVICE void device_matrices_turned(uint32_t (&x)[4], const void *row)
@@ -277,28 +272,7 @@ template <int TYPE> DEVICE uint32_t device_min_pair(uint32_t a, uint32_t b)
 template <int TYPE>
 DEVICE void device_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    const int lane = threadIdx.x % 32;
-    emulated_words all;
-
-    for (int i = 0; i < 4; i++)
-        all.mine()[i] = a[i];
-    all.mine()[4] = b0;
-    all.mine()[5] = b1;
-    all.there();
-    float rows[2][16], columns[2][16];
-
-    for (int i = 0; i < 2; i++) {
-        for (int k = 0; k < 16; k++) {
-            const uint64_t x = all.lane[lane / 4 * 4 + k % 8 / 2][i + k / 8 * 2];
-            const uint64_t y = all.lane[(lane % 4 * 2 + i) * 4 + k % 8 / 2][4 + k / 8];
-
-            rows[i][k] = emulated_float<TYPE>(emulated_element(x, k % 2));
-            columns[i][k] = emulated_float<TYPE>(emulated_element(y, k % 2));
-        }
-    }
-    for (int e = 0; e < 4; e++)
-        for (int k = 0; k < 16; k++)
-            c[e] += rows[e / 2][k] * columns[e % 2][k];
+    emulated_multiply(TYPE, c, a, b0, b1);
 }
 
 DEVICE uint32_t device_tf32(uint32_t x)
@@ -308,41 +282,10 @@ DEVICE uint32_t device_tf32(uint32_t x)
     return finite ? (x + 0x1000u) & 0xffffe000u : x;
 }
 
-// What the hardware takes of a word.
-static inline float emulated_tf32(uint64_t word)
-{
-    return __uint_as_float((uint32_t)word & 0xffffe000u);
-}
-
-// The hardware's sum of a row is cut off, not rounded.
-static inline float emulated_sum(double x)
-{
-    const float f = (float)x;
-    const uint32_t u = __float_as_uint(f);
-
-    return fabs((double)f) > fabs(x) && f - f == 0 ? __uint_as_float(u - 1) : f;
-}
-
 DEVICE void device_multiply_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                  uint32_t b1)
 {
-    const int lane = threadIdx.x % 32;
-    emulated_words all;
-
-    for (int i = 0; i < 4; i++)
-        all.mine()[i] = a[i];
-    all.mine()[4] = b0;
-    all.mine()[5] = b1;
-    all.there();
-    for (int e = 0; e < 4; e++) {
-        const int row = lane / 4, column = lane % 4 * 2 + e % 2;
-        double sum = c[e];
-
-        for (int k = 0; k < 8; k++)
-            sum += (double)emulated_tf32(all.lane[row * 4 + k % 4][e / 2 + k / 4 * 2]) *
-                   emulated_tf32(all.lane[column * 4 + k % 4][4 + k / 4]);
-        c[e] = emulated_sum(sum);
-    }
+    emulated_multiply_tf32(c, a, b0, b1);
 }
 
 template <int TYPE>

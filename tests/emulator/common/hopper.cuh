@@ -7,9 +7,6 @@
 #include "common/maps.h"
 #include "map.h"
 
-void emulated_yield();
-unsigned emulated_groups();
-
 #define gridDim emulated_index{ emulated_groups() }
 
 // As bits: count, arrivals that are missing, bytes that are missing, the phase's parity.
@@ -121,13 +118,7 @@ template <int N> DEVICE void device_products_hold(float (&)[N][4]) {}
 
 DEVICE void device_put_matrices(device_shared row, const uint32_t (&x)[4])
 {
-    const int lane = threadIdx.x % 32;
-    emulated_words all;
-
-    all.mine()[0] = row;
-    all.there();
-    for (int m = 0; m < 4; m++)
-        memcpy((char *)all.lane[m * 8 + lane / 4][0] + lane % 4 * 4, &x[m], 4);
+    emulated_put_matrices(row, x);
 }
 
 // An address in sixteenths, and the bytes to the next panel above it.
@@ -136,110 +127,41 @@ DEVICE uint64_t device_tile(device_shared at, int panel)
     return (uint64_t)at >> 4 | (uint64_t)(panel >> 4) << 48;
 }
 
-// Element (row, column) of a tile, column within its 128 bytes; chunks are exchanged by the
-// address.
-template <int TYPE> DEVICE float emulated_of_tile(uint64_t tile, int row, int column)
-{
-    const uint64_t panel = tile >> 48 << 4, from = tile << 16 >> 12;
-    const uint64_t at = from + column / 64 * panel + row / 8 * 1024 + row % 8 * 128 +
-                        column % 64 * 2;
-    uint16_t u;
-
-    memcpy(&u, (const void *)(at ^ (at >> 7 & 7) << 4), 2);
-    return emulated_float<TYPE>(u);
-}
-
 template <int TYPE, int N>
 DEVICE void device_products_in(float (&c)[N][4], uint64_t a, uint64_t b, int added)
 {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
-
-    for (int e = 0; e < N * 4; e++) {
-        const int column = e / 4 * 8 + lane % 4 * 2 + e % 2;
-        float sum = added ? c[e / 4][e % 4] : 0.0f;
-
-        for (int k = 0; k < 16; k++)
-            sum += emulated_of_tile<TYPE>(a, row + e % 4 / 2 * 8, k) *
-                   emulated_of_tile<TYPE>(b, column, k);
-        c[e / 4][e % 4] = sum;
-    }
+    emulated_products(TYPE, N, c, NULL, { a, false }, { b, true }, added);
 }
 
 // Both from shared memory, their rows along the depth.
 template <int TYPE, int N>
 DEVICE void device_products_turned(float (&c)[N][4], uint64_t a, uint64_t b, int added)
 {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
-
-    for (int e = 0; e < N * 4; e++) {
-        const int column = e / 4 * 8 + lane % 4 * 2 + e % 2;
-        float sum = added ? c[e / 4][e % 4] : 0.0f;
-
-        for (int k = 0; k < 16; k++)
-            sum += emulated_of_tile<TYPE>(a, k, row + e % 4 / 2 * 8) *
-                   emulated_of_tile<TYPE>(b, k, column);
-        c[e / 4][e % 4] = sum;
-    }
+    emulated_products(TYPE, N, c, NULL, { a, true }, { b, false }, added);
 }
 
 // Of bf16; b's rows along the depth.
 template <int N>
 DEVICE void device_products_down(float (&c)[N][4], uint64_t a, uint64_t b, int added)
 {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
-
-    for (int e = 0; e < N * 4; e++) {
-        const int column = e / 4 * 8 + lane % 4 * 2 + e % 2;
-        float sum = added ? c[e / 4][e % 4] : 0.0f;
-
-        for (int k = 0; k < 16; k++)
-            sum += emulated_of_tile<2>(a, row + e % 4 / 2 * 8, k) *
-                   emulated_of_tile<2>(b, k, column);
-        c[e / 4][e % 4] = sum;
-    }
+    emulated_products(2, N, c, NULL, { a, false }, { b, false }, added);
 }
 
-// A in registers; b's rows along the depth, or, ACROSS, along columns of the result.
-template <int TYPE, bool ACROSS, int N>
-DEVICE void emulated_products_of(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, int added)
-{
-    const int lane = threadIdx.x % 32;
-    emulated_words all;
-
-    for (int i = 0; i < 4; i++)
-        all.mine()[i] = a[i];
-    all.there();
-    float rows[2][16];
-
-    for (int i = 0; i < 2; i++)
-        for (int k = 0; k < 16; k++)
-            rows[i][k] = emulated_float<TYPE>(emulated_element(
-                all.lane[lane / 4 * 4 + k % 8 / 2][i + k / 8 * 2], k % 2));
-    for (int e = 0; e < N * 4; e++) {
-        const int column = e / 4 * 8 + lane % 4 * 2 + e % 2;
-        float sum = added ? c[e / 4][e % 4] : 0.0f;
-
-        for (int k = 0; k < 16; k++)
-            sum += rows[e % 4 / 2][k] * (ACROSS ? emulated_of_tile<TYPE>(b, column, k)
-                                                : emulated_of_tile<TYPE>(b, k, column));
-        c[e / 4][e % 4] = sum;
-    }
-}
-
+// A in registers; b's rows along the depth, or along columns of the result.
 template <int TYPE, int N>
 DEVICE void device_products_of(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b)
 {
-    emulated_products_of<TYPE, false>(c, a, b, 1);
+    emulated_products(TYPE, N, c, a, {}, { b, false }, true);
 }
 
 template <int N>
 DEVICE void device_products_by(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, int added)
 {
-    emulated_products_of<2, true>(c, a, b, added);
+    emulated_products(2, N, c, a, {}, { b, true }, added);
 }
 
 template <int N>
 DEVICE void device_products_along(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, int added)
 {
-    emulated_products_of<2, false>(c, a, b, added);
+    emulated_products(2, N, c, a, {}, { b, false }, added);
 }
