@@ -67,7 +67,6 @@ struct warp_turn {
 
 std::mutex lock; // one launch at a time
 fiber fibers[MOST_THREADS];
-ucontext_t beginning;
 void *scheduler[5];
 int n_threads, n_ended;
 unsigned group;
