@@ -62,8 +62,9 @@ extern "C" {
  * num and den do not overflow before the division; beside a number of 2^33 and more in a row
  * what is below 2^-85 of its products may be lost. The forward multiplies sums by scale, not
  * q: where scale * phi(Q) or den leaves f32, O is as good as ever, and den as a result an
- * infinity. The gradients have q and den in f32, so both must be within it. Results are
- * rounded to nearest even.
+ * infinity; but phi(Q) S itself must be within f32 where no number of a row is huge. The
+ * gradients have q and den in f32, so both must be within it. Results are rounded to nearest
+ * even.
  * The same plan and inputs give the same bits on the same device, but of a variant that has
  * ATTN_TRAIT_NONDET (attn/device.h): such a one is taken by name, or where
  * ATTN_LINEAR_ALLOW_NONDET allows it.

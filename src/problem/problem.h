@@ -144,17 +144,17 @@ void attn_problem_from_linear(attn_problem *p, const attn_linear_desc *desc);
 
 /* Back to a descriptor of the same problem. */
 void attn_problem_to_softmax(const attn_problem *p, attn_softmax_desc *desc);
+void attn_problem_to_linear(const attn_problem *p, attn_linear_desc *desc);
+
 /* How scale and eps enter the forward of linear attention. It sums phi(Q) S and phi(Q) z and
- * multiplies the sums, not q, so that no finite scale makes numbers overflow, or lose bits,
- * that O does not need. O = unit phi(Q) S; with a normaliser O = scale phi(Q) S / den, where
+ * multiplies the sums, not q, so that scale phi(Q) may leave f32 where O does not.
+ * O = unit phi(Q) S; with a normaliser O = scale phi(Q) S / den, where
  * den = scale phi(Q) z + eps, and unit den is the caller's den. */
 typedef struct attn_sums {
     float scale, eps, unit;
 } attn_sums;
 
 attn_sums attn_problem_sums(const attn_problem *p);
-
-void attn_problem_to_linear(const attn_problem *p, attn_linear_desc *desc);
 
 /* What both operations check alike: of their descriptors the fields that have one name. */
 typedef struct attn_sizes {

@@ -163,8 +163,10 @@ static void measure(const char *variant, const char *problem)
     CHECK(wait_for_plan(&p));
     ran = now() - ran;
     time_launches(&l);
-    if (l.failed)
+    if (l.failed) {
         printf("%s: %s\n", variant, attn_last_error());
+        exit(1);
+    }
     printf("%-22s %8.2f %8.2f %8.2f %8.2f %8.2f  %s\n", variant, (made - start) * 1e3,
            (planned - made) * 1e3, ran * 1e3, l.least, l.median, problem);
 }
