@@ -292,7 +292,10 @@ static void a_merge_between_events(void **state)
     }
 }
 
-/* Two halves of one device share a context: kernels belong to one of them. */
+/* Two halves of one device share a context: kernels belong to one of them. The halves are
+ * not released: a worker of PoCL 3.1 that has finished the last command still asks the
+ * command's device for its functions, after clFinish() has returned and the context is
+ * gone, and clReleaseDevice() frees a sub-device at once. */
 static void sub_devices_of_one_context(void **state)
 {
     (void)state;
@@ -322,8 +325,6 @@ static void sub_devices_of_one_context(void **state)
             attn_ctx_destroy(&ctx);
         }
         CL_OK(clReleaseContext(context));
-        CL_OK(clReleaseDevice(half[0]));
-        CL_OK(clReleaseDevice(half[1]));
     }
 }
 
