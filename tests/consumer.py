@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 
-LINKED = re.compile(r"^(libc|libm|libgomp|libomp|libpthread|libdl|libzstd|ld-linux.*|linux-vdso)\.so")
+LINKED = re.compile(r"^(libc|libm|libgomp|libomp|libpthread|libdl|libzstd|ld-linux.*"
+                    r"|linux-vdso)\.so")
 
 
 def run(*command, **more):

@@ -6,9 +6,9 @@ usage: crossover.py TOOLS DEVICE [TYPE] [--longest N] >> TIMES.csv
        crossover.py --plot TIMES.csv PICTURE.svg
 
 Times what the planner takes for B1 H8 D64 (TYPE f32; as attn-bench does by itself) at the
-longest of lengths that double from 128 to --longest (16384), at all of them, and writes a line for each: device, type,
-length, ms of softmax, ms of linear attention with elu + 1 and the normaliser. --plot draws the
-ratio over the length, by gnuplot, and prints where it passes 1.
+longest of lengths that double from 128 to --longest (16384), at all of them, and writes a line
+for each: device, type, length, ms of softmax, ms of linear attention with elu + 1 and the
+normaliser. --plot draws the ratio over the length, by gnuplot, and prints where it passes 1.
 """
 import csv
 import json

@@ -53,7 +53,9 @@ def run(said, *command):
 
 def files_read(rule):
     """The files of a make rule as nvcc writes it: target : file \\ file ..."""
-    return rule.read_text().replace("\\\n", " ").partition(" : ")[2].split() if rule.exists() else []
+    if not rule.exists():
+        return []
+    return rule.read_text().replace("\\\n", " ").partition(" : ")[2].split()
 
 
 def add(image, name, data, n_bytes):

@@ -24,8 +24,9 @@ typedef struct validation {
  *       that must be clamped, since a plan for longer ones would clamp it elsewhere
  *
  * and so on; even rounds give a status word. Variants that round their scores to f16 get
- * tame inputs instead of those that overflow there. What a round takes is decided by the problem's text and the seed, so
- * that these two reproduce it. Adds one record a device and variant. */
+ * tame inputs instead of those that overflow there. What a round takes is decided by the
+ * problem's text and the seed, so that these two reproduce it. Adds one record a device
+ * and variant. */
 void validate_case(const validation *v, const case_item *item);
 
 #endif

@@ -110,9 +110,10 @@ ATTN_API attn_status attn_device_list(attn_device_info *out, size_t cap, size_t 
  * ATTN_ERR_DEVICE, ATTN_ERR_NO_MEMORY
  *
  * These environment variables are read here, in attn_ctx_create_opencl() (but for
- * the device) and nowhere else: ATTN_DEVICE, ATTN_CACHE (0: no kernel cache on disk), ATTN_CACHE_DIR, XDG_CACHE_HOME, HOME,
- * ATTN_OPENCL_LIB (full name or folder of the OpenCL loader; also read by the two
- * list functions, as all that follow), ATTN_CLBLAST_LIB (likewise that of CLBlast),
+ * the device) and nowhere else: ATTN_DEVICE, ATTN_CACHE (0: no kernel cache on disk),
+ * ATTN_CACHE_DIR, XDG_CACHE_HOME, HOME, ATTN_OPENCL_LIB (full name or folder of the
+ * OpenCL loader; also read by the two list functions, as all that follow),
+ * ATTN_CLBLAST_LIB (likewise that of CLBlast),
  * ATTN_CUDA_LIB (likewise the driver's libcuda.so.1), ATTN_CUBLAS_LIB (likewise
  * libcublas.so of the toolkit's major version), ATTN_CUDNN_LIB (likewise libcudnn.so.9).
  * attn_ctx_create_cuda() reads the last three. Threads: safe. */

@@ -67,8 +67,8 @@ ATTN_API attn_status attn_linear_parse(const char *text, attn_linear_desc *desc)
  *     opencl:softmax_fwd_tile_cpu[br96,bc64,vw8,nv3,d64,dv64,f32] softmax_fwd:f32,...
  *
  * Of attn_options only the variant is in it: a plan with splits of the caller's is not
- * made again from its text. On "host" the instance follows the number of threads too (the results do not).
- * As attn_softmax_text(). */
+ * made again from its text. On "host" the instance follows the number of threads too (the
+ * results do not). As attn_softmax_text(). */
 ATTN_API attn_status attn_plan_text(const attn_plan *plan, char *text, size_t cap,
                                     size_t *len);
 

@@ -356,9 +356,9 @@ static inline void back_drop(const back *u, const back_panel *p,
         u->ds[x] = vf_keep(u->kept[x] != 0.0f, u->ds[x] * u->kept[x]);
 }
 
-/* P (before dropout) and dS (before the cap) of panel p and n rows from `first` on, the first of which is
- * row `at` of those that were taken. Returns how many runs of rows, in u->live, weigh
- * something. */
+/* P (before dropout) and dS (before the cap) of panel p and n rows from `first` on, the
+ * first of which is row `at` of those that were taken. Returns how many runs of rows, in
+ * u->live, weigh something. */
 static inline int back_pairs(const back *u, const back_panel *p, int64_t first, int n, int at)
 {
     const attn_host_softmax *s = u->s;

@@ -56,9 +56,9 @@ enum {
 #undef X
 };
 
-/* The features that every kernel of softmax attention's forward pass takes, since its seams do: a new one
- * joins them when it is in the seams of all. And those that a loop over keys sees as more
- * than a range of keys: values and masks of single scores. */
+/* The features that every kernel of softmax attention's forward pass takes, since its seams
+ * do: a new one joins them when it is in the seams of all. And those that a loop over keys
+ * sees as more than a range of keys: values and masks of single scores. */
 enum {
     ATTN_FEATURES_ALL = ATTN_FEAT_CAUSAL | ATTN_FEAT_ALIGN_BR | ATTN_FEAT_OFFSET |
                         ATTN_FEAT_OFFSETS | ATTN_FEAT_WINDOW | ATTN_FEAT_SOFTCAP |

@@ -291,8 +291,8 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
         takes++;
     *function = &functions
                      .insert({ { module->context, name },
-                               { name, entry, takes->run, takes->bytes, takes->more, module->context,
-                                 is_broken } })
+                               { name, entry, takes->run, takes->bytes, takes->more,
+                                 module->context, is_broken } })
                      .first->second;
     return CUDA_SUCCESS;
 }

@@ -3,7 +3,8 @@
 // a kernel copies 1 KB from shared memory to fresh global memory, another adds it up.
 //
 //   nvcc -arch=sm_90a -std=c++17 -I cuda_kernels tools/gpu/initcheck_copies.cu -o try
-//   compute-sanitizer --tool initcheck ./try threads; compute-sanitizer --tool initcheck ./try copies
+//   compute-sanitizer --tool initcheck ./try threads
+//   compute-sanitizer --tool initcheck ./try copies
 //
 // Both print 256. Where initcheck is silent about the first and reports the second, its reports of
 // memory that only device_bulk_store() and _add() write (the sums of softmax_bwd_wgmma, read by

@@ -44,8 +44,8 @@ typedef struct class
  * and 128 registers of 232. D 128 where keys are hidden: three with 64 keys a step, which skip
  * more of what is hidden and are 1 to 2 % faster from L 2048 on, with causal; without it depends
  * (is_tall). They begin tiles one behind another, so that three slots in a ring are worth 4 % at
- * L 1024 and 2 % at L 16384, and O passes in halves to make room for them. D 256: 64 keys, for Q and two steps take 192 of the 227 KiB, and what is left has
- * room for half of O. */
+ * L 1024 and 2 % at L 16384, and O passes in halves to make room for them. D 256: 64 keys,
+ * for Q and two steps take 192 of the 227 KiB, and what is left has room for half of O. */
 static const class classes[] = {
     { 64, false, 3, 128, 4, 4, 2, 1, KERNELS("d64") },
     { 128, true, 2, 128, 2, 2, 2, 1, KERNELS("d128") },
