@@ -57,14 +57,16 @@ extern "C" {
  * Steps without a key (more queries than keys, or past the length) leave the state alone.
  *
  * S, z and den are kept in f32 for every type, and of f32 in its full accuracy unless
- * ATTN_LINEAR_ALLOW_TF32 is given; for f16 and bf16, k and q may be rounded to that type
- * after phi. A row of q whose numbers are huge is scaled by a power of 2 meanwhile, so that
- * num and den do not overflow before the division; beside a number of 2^33 and more in a row
- * what is below 2^-85 of its products may be lost. The forward multiplies sums by scale, not
- * q: where scale * phi(Q) or den leaves f32, O is as good as ever, and den as a result an
- * infinity; but phi(Q) S itself must be within f32 where no number of a row is huge. The
- * gradients have q and den in f32, so both must be within it. Results are rounded to nearest
- * even.
+ * ATTN_LINEAR_ALLOW_TF32 is given. They are sums in f32: where the terms of many keys
+ * cancel, what is left has the error of those terms, more of it in variants that add key
+ * by key (recurrent, lmha, atomic) than in those that add chunk by chunk. For f16 and
+ * bf16, k and q may be rounded to that type after phi. A row of q whose numbers are huge
+ * is scaled by a power of 2 meanwhile, so that num and den do not overflow before the
+ * division; beside a number of 2^33 and more in a row what is below 2^-85 of its products
+ * may be lost. The forward multiplies sums by scale, not q: where scale * phi(Q) or den
+ * leaves f32, O is as good as ever, and den as a result an infinity; but phi(Q) S itself
+ * must be within f32 where no number of a row is huge. The gradients have q and den in
+ * f32, so both must be within it. Results are rounded to nearest even.
  * The same plan and inputs give the same bits on the same device, but of a variant that has
  * ATTN_TRAIT_NONDET (attn/device.h): such a one is taken by name, or where
  * ATTN_LINEAR_ALLOW_NONDET allows it.
