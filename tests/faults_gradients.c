@@ -3,6 +3,8 @@
  * nothing, very negative sums, what is asked for and given, odd views, repeated runs. */
 #include "tests/fault_backward.h"
 
+#define SMALL "f32,b1,hq1,hkv1,lq8,lk8,d8"
+
 /* A1, A8: a query that sees no key has gradients of 0. What lies in its rows reaches nobody. */
 static void hide_row(backward *x, const subject *who, const char *fields)
 {
@@ -40,6 +42,46 @@ static void one_hidden_row_of_16_bits(const subject *who)
     hide_row(&x, who, "f16,b1,hq1,hkv1,lq8,lk8,d8,mask");
     backward_free(&x);
     hide_row(&x, who, "bf16,b1,hq1,hkv1,lq8,lk8,d8,mask");
+    backward_free(&x);
+}
+
+/* The same by a bias, and keys that do not fill a vector: a key that is not there is hidden
+ * from the row too. */
+static void one_row_hidden_by_a_bias(const subject *who)
+{
+    backward x;
+
+    backward_make(&x, who, "f32,b1,hq1,hkv1,lq8,lk97,d8,bias=f32");
+    fill(x.t.bias + 3 * 97, 97, -INFINITY);
+    backward_forward(&x);
+    fill(x.t.q + 3 * 8, 8, NAN);
+    fill(x.grad_o + 3 * 8, 8, INFINITY);
+    backward_compare(&x);
+    backward_is_finite(&x);
+    backward_is_zero(&x, Q, 3 * 8, 8);
+    backward_free(&x);
+}
+
+/* Of a row of which only the sink is left it gets dLSE, whatever dO is there. Products of
+ * whole matrices have that dO in them. */
+static void one_row_left_to_the_sink(const subject *who)
+{
+    backward x;
+    float want;
+
+    if (strstr(who->variant, "_math"))
+        return;
+    backward_make(&x, who, SMALL ",mask,sinks");
+    memset(x.t.mask + 3 * 8, 0, 8);
+    backward_forward(&x);
+    fill(x.grad_o + 3 * 8, 8, 0);
+    backward_run(&x);
+    want = x.grad[SINKS][0];
+    fill(x.grad_o + 3 * 8, 4, NAN);
+    fill(x.grad_o + 3 * 8 + 4, 4, INFINITY);
+    backward_compare(&x);
+    backward_is_finite(&x);
+    assert_true(x.grad[SINKS][0] == want);
     backward_free(&x);
 }
 
@@ -472,10 +514,10 @@ static void capped(const subject *who)
     }
 }
 
-#define SMALL "f32,b1,hq1,hkv1,lq8,lk8,d8"
-
 EACH_BACKWARD(one_hidden_row, SMALL ",mask")
 EACH_BACKWARD(one_hidden_row_of_16_bits, "f16,b1,hq1,hkv1,lq8,lk8,d8,mask")
+EACH_BACKWARD(one_row_hidden_by_a_bias, SMALL ",bias=f32")
+EACH_BACKWARD(one_row_left_to_the_sink, SMALL ",mask,sinks")
 EACH_BACKWARD(one_hidden_head, SMALL ",bias=f32,mask")
 EACH_BACKWARD(biases_that_hide, SMALL ",bias=f32,sinks")
 EACH_BACKWARD(tails, SMALL ",causal")
@@ -499,6 +541,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_hidden_row),
         cmocka_unit_test(test_one_hidden_row_of_16_bits),
+        cmocka_unit_test(test_one_row_hidden_by_a_bias),
+        cmocka_unit_test(test_one_row_left_to_the_sink),
         cmocka_unit_test(test_one_hidden_head),
         cmocka_unit_test(test_biases_that_hide),
         cmocka_unit_test(test_tails),

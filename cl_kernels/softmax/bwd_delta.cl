@@ -2,7 +2,8 @@
 /* softmax/bwd_delta.cl: the first step of the backward: what every pass over pairs takes
  * from its products.
  *
- * Computes  delta_i = sum_d dO_id O_id - dLSE_i, those that are there, into the workspace
+ * Computes  delta_i = sum_d dO_id O_id - dLSE_i, those that are there, into the workspace; where
+ *           O is 0, as it is in rows that see no key, dO counts for nothing, whatever it is
  * Grid      1-D, ceil(queries / ROWS) groups for each head of the round, queries fastest
  * Group     ROWS * LANES work-items: LANES for a row, side by side
  * Local     4 * ROWS * (LANES + 1) bytes
@@ -36,9 +37,12 @@ void attn_softmax_bwd_delta(SIGNATURE(SOFTMAX_BWD_PARAMS))
         const attn_rows o = ADDRESS_QUERIES(&p, o, &seq, b, h);
         const long grad_i = address_row(&grad, i), o_i = address_row(&o, i);
 
-        for (int d = lane; d < DV; d += LANES_OF_ROW)
-            sum += elem_load(p.grad_o, address_elem(&grad, grad_i, d, CONTIG_GRAD_O)) *
-                   elem_load(p.o, address_elem(&o, o_i, d, CONTIG_O));
+        for (int d = lane; d < DV; d += LANES_OF_ROW) {
+            const float x = elem_load(p.grad_o, address_elem(&grad, grad_i, d, CONTIG_GRAD_O));
+            const float y = elem_load(p.o, address_elem(&o, o_i, d, CONTIG_O));
+
+            sum += (y != 0.0f ? x : 0.0f) * y;
+        }
     }
     sums[lane] = sum;
     barrier(CLK_LOCAL_MEM_FENCE);

@@ -18,6 +18,9 @@ struct back_row {
     float delta, square;
 };
 
+// Where O is 0, as it is in rows that see no key, dO counts for nothing, whatever it is.
+DEVICE float counted(float grad, float o) { return o != 0.0f ? grad : 0.0f; }
+
 // The lane's columns of its rows, `at` the first of them; rows past the last are the last.
 template <int LANES, int CAN>
 DEVICE void add_columns(const attn_kparams &p, const attn_rows &grad, const attn_rows &o, int at,
@@ -39,10 +42,10 @@ DEVICE void add_columns(const attn_kparams &p, const attn_rows &grad, const attn
             }
             #pragma unroll
             for (int r = 0; r < N; r++) {
-                delta[r] += x[r].x * y[r].x;
-                delta[r] += x[r].y * y[r].y;
-                delta[r] += x[r].z * y[r].z;
-                delta[r] += x[r].w * y[r].w;
+                delta[r] += counted(x[r].x, y[r].x) * y[r].x;
+                delta[r] += counted(x[r].y, y[r].y) * y[r].y;
+                delta[r] += counted(x[r].z, y[r].z) * y[r].z;
+                delta[r] += counted(x[r].w, y[r].w) * y[r].w;
                 square[r] += x[r].x * x[r].x + x[r].y * x[r].y + x[r].z * x[r].z +
                              x[r].w * x[r].w;
             }
@@ -58,9 +61,10 @@ DEVICE void add_columns(const attn_kparams &p, const attn_rows &grad, const attn
             for (int r = 0; r < N; r++) {
                 const float x = elem_load<TYPE>(
                     p.grad_o, address_row<CAN>(p, grad, row(r)) + k * grad.stride_d);
+                const float y = elem_load<TYPE>(
+                    p.o, address_row<CAN>(p, o, row(r)) + k * o.stride_d);
 
-                delta[r] +=
-                    x * elem_load<TYPE>(p.o, address_row<CAN>(p, o, row(r)) + k * o.stride_d);
+                delta[r] += counted(x, y) * y;
                 square[r] += x * x;
             }
         }

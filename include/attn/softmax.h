@@ -120,10 +120,14 @@ extern "C" {
  * again from the LSE and not kept, so gradients are exact to about |LSE| * 6e-8 of
  * themselves; P never exceeds 1, so that they stay of the right size beyond that too.
  *
- * A query that sees no key has gradients of 0, but dSink, which gets its dLSE. A key that
- * no query sees has a dK and dV of exactly 0. Rows of dQ past a query length, of dK and
- * dV past a key length, and tokens outside the packed sequences are not written; dBias
- * and dSinks are written whole.
+ * A query that sees no key has gradients of 0, but dSink, which gets its dLSE; its rows of
+ * Q and dO may hold anything (where there are sinks too, softmax_bwd_math needs a finite
+ * dO). sum_j dS_ij k_j and sum_i dS_ij q_i must be within f32 before they are multiplied by
+ * scale. In f16 on tensor cores 64 neighbouring queries share a unit for dS: what of it is
+ * below about 2^-25 of their largest bound loses bits, and what is not finite in dO or dLSE
+ * of one spoils dQ of the others. A key that no query sees has a dK and dV of exactly 0.
+ * Rows of dQ past a query length, of dK and dV past a key length, and tokens outside the
+ * packed sequences are not written; dBias and dSinks are written whole.
  *
  * dQ, dK and dV have the problem's type, dBias and dSinks are f32; all sums are f32, or
  * better. The bits of a row of dQ, dK or dV do not depend on the batch, the number of

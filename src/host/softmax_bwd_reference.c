@@ -148,15 +148,25 @@ static pair pair_of(const head *x, int64_t i, int64_t j)
     return out;
 }
 
-/* delta of query i. */
+/* delta of query i. Where O is 0, as it is in rows that see no key, dO counts for nothing,
+ * whatever it is. */
 static double delta_of(const head *x, int64_t i)
 {
     const attn_host_softmax *s = x->s;
+    const attn_tensor *o = &s->t.o, *grad = &s->t.grad_o;
     double sum = 0;
 
-    if (is_there(&s->t.grad_o))
-        sum = dot(&s->t.grad_o, attn_host_query_at(s, &s->t.grad_o, &x->x, x->b, x->h, i),
-                  &s->t.o, attn_host_query_at(s, &s->t.o, &x->x, x->b, x->h, i), s->dim_v);
+    if (is_there(grad)) {
+        const int64_t o_at = attn_host_query_at(s, o, &x->x, x->b, x->h, i);
+        const int64_t grad_at = attn_host_query_at(s, grad, &x->x, x->b, x->h, i);
+
+        for (int64_t d = 0; d < s->dim_v; d++) {
+            const double value = attn_element_load(o, o_at + d * o->stride[3]);
+
+            if (value != 0)
+                sum += value * attn_element_load(grad, grad_at + d * grad->stride[3]);
+        }
+    }
     if (is_there(&s->t.grad_lse))
         sum -= attn_element_load(
             &s->t.grad_lse, attn_host_query_at(s, &s->t.grad_lse, &x->x, x->b, x->h, i));

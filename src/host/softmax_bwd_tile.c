@@ -38,7 +38,8 @@
 #define JOIN(a, b)  JOIN2(a, b)
 #define SPAN        16 /* tiles of rows summed before they move to the total */
 
-/* delta of query i; the rows are taken to the scratch. */
+/* delta of query i; the rows are taken to the scratch. Where O is 0, as it is in rows that see
+ * no key, dO counts for nothing, whatever it is. */
 static float delta_of(const back *u, int64_t i)
 {
     const attn_args *t = &u->s->t;
@@ -50,7 +51,7 @@ static float delta_of(const back *u, int64_t i)
         attn_row_load(grad, &t->grad_o, back_query_at(u, &t->grad_o, i), u->s->dim_v);
         attn_row_load(o, &t->o, back_query_at(u, &t->o, i), u->s->dim_v);
         for (int64_t e = 0; e < u->s->dim_v; e++)
-            sum += (double)grad[e] * (double)o[e];
+            sum += o[e] != 0 ? (double)grad[e] * (double)o[e] : 0;
     }
     if (back_is_there(&t->grad_lse))
         sum -= (double)((const float *)t->grad_lse.data)[back_query_at(u, &t->grad_lse, i)];

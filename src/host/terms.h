@@ -52,7 +52,8 @@ static inline vf attn_terms_16(attn_type type, const uint16_t *from)
     return vf_load(f);
 }
 
-/* n elements of the bias from `at` on; whole vectors are written. */
+/* n elements of the bias from `at` on; whole vectors are written: what lies past the last
+ * key is hidden, or a NaN of the query would be the score of a key that is not there. */
 static inline void attn_terms_bias(float *to, const attn_tensor *t, int64_t at, int n)
 {
     const int64_t step = t->stride[3];
@@ -68,7 +69,7 @@ static inline void attn_terms_bias(float *to, const attn_tensor *t, int64_t at, 
         for (const vf same = vf_set(attn_host_bias(t, at)); j < n; j += LANES)
             vf_store(to + j, same);
     for (int i = j; i < attn_round_up(n, LANES); i++)
-        to[i] = i < n ? attn_host_bias(t, at + i * step) : 0;
+        to[i] = i < n ? attn_host_bias(t, at + i * step) : -INFINITY;
 }
 
 /* -Inf where n elements of the mask from `at` on hide the key; whole vectors. */
