@@ -243,10 +243,13 @@ typedef struct attn_linear_kparams {
 
     /* Of the backward alone, which reads o and den. */
     float scale;           /* its q is scale phi(Q)                       */
+    const void *of_q, *of_k; /* what q and k are phi of, or they          */
     const void *grad_o; /* the computing type                          */
     void *grad_q, *grad_k, *grad_v;
     const float *grad_state_out, *grad_z_out;
     float *grad_state_in, *grad_z_in;
+    VIEW_FIELDS(of_q);
+    VIEW_FIELDS(of_k);
     VIEW_FIELDS(grad_o);
     VIEW_FIELDS(grad_q);
     VIEW_FIELDS(grad_k);

@@ -137,6 +137,7 @@ DEVICE void sum_heads(const attn_linear_kparams &p, int group)
             device_barrier_init(&mem.empty[i], 128);
         }
     device_barriers_ready();
+    wait_for_phi(p);
     if (w.segment == p.pieces - 1)
         w.end = w.first;    // the last needs no slot, slot 0 is zero
     if (threadIdx.x < THREADS - 128) {
@@ -195,7 +196,7 @@ DEVICE void walk_scan(const attn_linear_kparams &p, int group)
     SHARED_MEMORY(memory);
     shared_walk &mem = *(shared_walk *)memory;
 
-    begin_walk(mem, 1);
+    begin_walk(p, mem, 1);
     if (threadIdx.x < 128) {
         device_leave_registers<REGISTERS[2]>();
         bring<WHICH, false>(p, mem, group);
@@ -231,7 +232,7 @@ template <bool GROUPS> DEVICE void walk_both(const attn_linear_kparams &p, int g
     SHARED_MEMORY(memory);
     shared_walk &mem = *(shared_walk *)memory;
 
-    begin_walk(mem, 2);
+    begin_walk(p, mem, 2);
     if (threadIdx.x < 128) {
         device_leave_registers<REGISTERS[2]>();
         bring<GRAD_V, GROUPS>(p, mem, group);

@@ -20,6 +20,16 @@ enum scan { GRAD_Q, GRAD_K, GRAD_V };
 
 DEVICE constexpr bool is_backwards(scan which) { return which != GRAD_Q; }
 
+// Whether phi is taken here, of what is read: else q and k are phi's, made by a step before
+// (bwd_phi.cu), which wait_for_phi() waits for, and phi' follows from phi.
+constexpr bool MAPS = TYPE != TYPE_F32, SLOPES_OF_PHI = !MAPS;
+
+DEVICE void wait_for_phi(const attn_linear_kparams &p)
+{
+    if (!MAPS && linear_has(p, LINEAR_ELU1 | LINEAR_RELU))
+        device_wait_before();
+}
+
 // Elements of a row of A and B, and of X and Y.
 DEVICE int inner_of(const attn_linear_kparams &p, scan which)
 {
@@ -92,7 +102,7 @@ DEVICE tensor_rows x_of(const attn_linear_kparams &p, const chunk_work &w, int g
                              : grads_at(p, w, g);
 }
 
-// Y, and of which rows phi' multiplies it.
+// Y, and the rows that phi' is taken of, which multiplies it.
 template <scan WHICH>
 DEVICE tensor_rows y_of(const attn_linear_kparams &p, const chunk_work &w)
 {
@@ -106,7 +116,11 @@ DEVICE tensor_rows y_of(const attn_linear_kparams &p, const chunk_work &w)
 template <scan WHICH>
 DEVICE tensor_rows slopes_of(const attn_linear_kparams &p, const chunk_work &w)
 {
-    return WHICH == GRAD_Q ? queries_at(p, w, 0) : keys_at(p, w);
+    if (SLOPES_OF_PHI)
+        return WHICH == GRAD_Q ? queries_at(p, w, 0) : keys_at(p, w);
+    if (WHICH == GRAD_Q)
+        return HEAD(of_q, w.h, w.end);
+    return HEAD(of_k, w.kvh, keys_of(w));
 }
 
 // Query heads whose rows of a chunk are added, one after another: of backwards scans where some

@@ -22,7 +22,7 @@ DEVICE void bring_scan(const attn_linear_kparams &p, const chunk_work &w, MEM &m
 {
     constexpr int ON = BACK ? -CHUNK : CHUNK;
     const int heads = heads_of<GROUPED>(p), steps = chunks_of(w) * heads;
-    const bool maps = linear_has(p, LINEAR_ELU1 | LINEAR_RELU);
+    const bool maps = MAPS && linear_has(p, LINEAR_ELU1 | LINEAR_RELU);
     rows_of_chunk<TYPE, DIM> b[DEPTH];
     rows_of_chunk<TYPE, COLUMNS> x[DEPTH];
     const bool in_b = b->column() < inner_of(p, WHICH);

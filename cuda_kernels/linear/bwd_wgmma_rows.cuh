@@ -72,7 +72,7 @@ DEVICE void walk_rows(const attn_linear_kparams &p, shared_walk &mem, int group,
             operands<DIM / 16> a;
             float raw[DIM / 8][4];
 
-            take_queries<WHICH == GRAD_V>(p, coming, raw, down);
+            take_queries<MAPS && WHICH == GRAD_V>(p, coming, raw, down);
             make_operands(raw, a);
             if (ASKS == AT_ONCE)
                 fetch_reads<WHICH>(p, w, next, coming);
@@ -134,7 +134,7 @@ DEVICE void walk_group(const attn_linear_kparams &p, shared_walk &mem)
                 queries rows;
 
                 fetch_reads<WHICH>(p, w, j, rows);
-                take_queries<WHICH == GRAD_V>(p, rows, raw, down);
+                take_queries<MAPS && WHICH == GRAD_V>(p, rows, raw, down);
                 make_operands(raw, a);
                 device_barrier_wait(&mem.full[stage], n / STAGES & 1);
                 begin_products<true, PARTS>(a, b, PANELS, pairs);
@@ -171,7 +171,7 @@ DEVICE void walk_group(const attn_linear_kparams &p, shared_walk &mem)
 }
 
 // Barriers; `readers` warpgroups have rows of each chunk.
-DEVICE void begin_walk(shared_walk &mem, int readers)
+DEVICE void begin_walk(const attn_linear_kparams &p, shared_walk &mem, int readers)
 {
     device_let_next();
     if (threadIdx.x == 0) {
@@ -185,5 +185,6 @@ DEVICE void begin_walk(shared_walk &mem, int readers)
         }
     }
     device_barriers_ready();
+    wait_for_phi(p);
 }
 

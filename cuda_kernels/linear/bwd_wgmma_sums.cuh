@@ -8,11 +8,10 @@
 typedef rows_of_chunk<TYPE, 64, 32> piece;
 
 // By a warpgroup: rows of B, or of X, the next chunk's on their way while one's are taken apart.
-template <bool BACK, bool MAPS>
-DEVICE void bring_whole(const attn_linear_kparams &p, const chunk_work &w, const tensor_rows &all,
-                        int width, keys *tiles, shared_whole &mem)
+template <bool BACK>
+DEVICE void bring_whole(const chunk_work &w, const tensor_rows &all, int width, keys *tiles,
+                        shared_whole &mem)
 {
-    const bool maps = MAPS && linear_has(p, LINEAR_ELU1 | LINEAR_RELU);
     const int chunks = chunks_of(w);
     constexpr int PIECES = 4;
     piece x[PIECES];
@@ -38,11 +37,6 @@ DEVICE void bring_whole(const attn_linear_kparams &p, const chunk_work &w, const
         device_barrier_wait(&mem.empty[stage], (n / WHOLE_STAGES & 1) ^ 1);
         #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            if (maps)
-                #pragma unroll
-                for (int r = 0; r < piece::COUNT; r++)
-                    if (inside(i) && piece::row() + r * piece::STEP < rows_of(i, n))
-                        phi_of(p, x[i].x[r]);
             x[i].template put<true, true>(tiles[stage][0][i / 2] + i % 2 * 32 * 8, PANELS);
             device_forget();
             if (i == PIECES - 1)
@@ -70,16 +64,15 @@ template <scan WHICH> DEVICE void sum_whole(const attn_linear_kparams &p, int gr
             device_barrier_init(&mem.empty[i], 256);
         }
     device_barriers_ready();
+    wait_for_phi(p);
     if (w.segment == p.pieces - 1)
         w.end = w.first;    // the last needs no slot, slot 0 is zero
     if (part == 0) {
         device_leave_registers<WHOLE_REGISTERS[1]>();
-        bring_whole<BACK, WHICH == GRAD_V>(p, w, b_of<WHICH>(p, w, 0), inner_of(p, WHICH), mem.b,
-                                           mem);
+        bring_whole<BACK>(w, b_of<WHICH>(p, w, 0), inner_of(p, WHICH), mem.b, mem);
     } else if (part == 1) {
         device_leave_registers<WHOLE_REGISTERS[1]>();
-        bring_whole<BACK, WHICH != GRAD_V>(p, w, x_of<WHICH>(p, w, 0), width_of(p, WHICH), mem.x,
-                                           mem);
+        bring_whole<BACK>(w, x_of<WHICH>(p, w, 0), width_of(p, WHICH), mem.x, mem);
     } else {
         device_take_registers<WHOLE_REGISTERS[0]>();
 

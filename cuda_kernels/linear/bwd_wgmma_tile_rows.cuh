@@ -171,7 +171,7 @@ template <scan WHICH> DEVICE int64_t pitch_of(const attn_linear_kparams &p)
 
 template <scan WHICH> DEVICE int64_t slopes_pitch_of(const attn_linear_kparams &p)
 {
-    return 2 * (WHICH == GRAD_Q ? p.q_stride_l : p.k_stride_l);
+    return 2 * (WHICH == GRAD_Q ? p.of_q_stride_l : p.of_k_stride_l);
 }
 
 template <scan WHICH> DEVICE bool has_slopes(const attn_linear_kparams &p)
@@ -231,6 +231,8 @@ DEVICE void bring_slopes(const attn_linear_kparams &p, const results &all, int j
     device_copied<0>();
     __syncwarp();
 }
+
+enum phi_kind { PHI_NONE, PHI_RELU, PHI_ELU1 };
 
 // y of 16 columns times phi'.
 template <phi_kind PHI>

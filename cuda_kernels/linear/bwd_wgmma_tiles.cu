@@ -4,7 +4,7 @@
 //
 // Computes  dQ, dK and dV, as written in include/attn/linear.h
 // Method    the scans of bwd_wgmma.cuh, each with all columns. Copies (cp.async) bring the tiles as
-//           they lie in the tensors, some chunks ahead; phi is applied where they lie. One
+//           they lie in the tensors, some chunks ahead; q and k as bwd_phi.cu has made them. One
 //           warpgroup brings them, one keeps the state, two have rows: those of dV and of dK,
 //           which share a state, or each every second chunk of dQ
 // Grid      1-D, heads * (segments of dV and dK + those of dQ) groups
@@ -118,7 +118,7 @@ template <bool BACK> DEVICE void sum_segment(const attn_linear_kparams &p, int u
     if (threadIdx.x == 0)
         begin_stages<STAGES_SUMS>(mem, 1);
     device_barriers_ready();
-    wait_for_numbers(p);
+    wait_for_rows(p);
     if (threadIdx.x < 128) {
         bringer<BACK, true, 2, STAGES_SUMS, LAG_SUMS, shared_sums>{ p, w, mem }.run(!BACK);
     } else {
@@ -293,7 +293,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p, int unit)
             device_barrier_init(&mem.read[i], 128 * readers);
     }
     device_barriers_ready();
-    wait_for_numbers(p);
+    wait_for_rows(p);
     if (group == 0) {
         device_leave_registers<REGISTERS[2]>();
 

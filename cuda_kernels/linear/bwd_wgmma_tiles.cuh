@@ -7,7 +7,8 @@
 //     GRAD_V  k    q    dO   dV
 //     GRAD_K  v    q    dO   dK    pairs with X, sums of B, the state turned
 //
-// A tile has the chunk's 64 rows of bf16 as they are in the tensor, phi applied: panels of 64
+// A tile has the chunk's 64 rows of bf16 as they are in the tensor, q and k as bwd_phi.cu has made
+// them: panels of 64
 // columns, chunks of 16 bytes exchanged as products read them (device_tile). Results lie as
 // wgmma has them: of a warp's 16 rows a lane has rows lane / 4 (elements 0 and 1) and that + 8
 // (2 and 3), columns 8 n + 2 (lane % 4) and the next.
@@ -74,10 +75,10 @@ DEVICE float4 *tiles_slot(const attn_linear_kparams &p, const chunk_work &w, boo
            ((back ? 0 : units_of(p, true)) + head * pieces_of(p, back) + slot) * slot_pieces(p);
 }
 
-// The step before this one has written numbers of rows (bwd_chunk_begin.cu).
-DEVICE void wait_for_numbers(const attn_linear_kparams &p)
+// Steps before have written numbers of rows (bwd_chunk_begin.cu), and q and k (bwd_phi.cu).
+DEVICE void wait_for_rows(const attn_linear_kparams &p)
 {
-    if (linear_has(p, LINEAR_NORMALIZE))
+    if (linear_has(p, LINEAR_NORMALIZE | LINEAR_ELU1 | LINEAR_RELU))
         device_wait_before();
 }
 

@@ -154,18 +154,23 @@ DEVICE void add_rows(int n, MEM &mem, group_state &my, int columns = 0)
     device_barrier_arrive(&mem.empty[stage]);
 }
 
-// phi' of four numbers of a row.
-DEVICE void slope_of(const attn_linear_kparams &p, const char *from, float (&y)[4])
-{
-    uint32_t word[TYPE == TYPE_F32 ? 4 : 2];
+// Four numbers of a row.
+typedef uint32_t own_four[TYPE == TYPE_F32 ? 4 : 2];
 
-    load_four(from, word);
+// Times phi' of what they are, or are phi of.
+DEVICE void slope_of(const attn_linear_kparams &p, const own_four &word, float (&y)[4])
+{
     #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float x = TYPE == TYPE_F32 ? __uint_as_float(word[i % (sizeof word / 4)])
                                          : number_of(word[i / 2 % (sizeof word / 4)], i % 2);
 
-        y[i] *= linear_slope(p, x);
+        if (MAPS)
+            y[i] *= linear_slope(p, x);
+        else if (linear_has(p, LINEAR_ELU1))
+            y[i] *= x > 1.0f ? 1.0f : x;
+        else
+            y[i] *= x > 0.0f ? 1.0f : 0.0f;
     }
 }
 
@@ -207,15 +212,15 @@ DEVICE void write_grads(const attn_linear_kparams &p, const chunk_work &w, int j
 
         if (row >= to.rows)
             continue;
-        const auto write = [&](int n, const char *slopes) {
+        const auto write = [&](int n, const own_four *slope) {
             float four[4];
 
             #pragma unroll
             for (int i = 0; i < 4; i++)
                 four[i] = (read[n * 2 + i / 2][half * 2 + i % 2] +
                            seen[n * 2 + i / 2][half * 2 + i % 2]) * factor;
-            if (slopes)
-                slope_of(p, slopes + n * 256 / EACH, four);
+            if (slope)
+                slope_of(p, *slope, four);
             store_four(y + n * 256 / EACH, four);
         };
 
@@ -227,13 +232,17 @@ DEVICE void write_grads(const attn_linear_kparams &p, const chunk_work &w, int j
         }
 
         const tensor_rows of = slopes_of<WHICH>(p, w);
-        const char *const slopes =
-            maps ? of.from + row * of.bytes + first * (16 / EACH) : nullptr;
+        const char *const slopes = of.from + row * of.bytes + first * (16 / EACH);
+        own_four slope[NT / 2] = {};
 
+        #pragma unroll
+        for (int n = 0; n < NT / 2; n++)    // all at once
+            if (maps && first + n * 16 < width)
+                load_four(slopes + n * 256 / EACH, slope[n]);
         #pragma unroll
         for (int n = 0; n < NT / 2; n++)
             if (first + n * 16 < width)
-                write(n, slopes);
+                write(n, maps ? &slope[n] : nullptr);
     }
 }
 

@@ -77,6 +77,9 @@ typedef struct attn_step {
     bool merges_queries;         /* ... queries, of linear attention           */
     int64_t row_floats;          /* cuda, linear attention: of each query in the
                                     workspace, before the states of segments  */
+    bool copied;                 /* cuda, linear attention: q, and where there is a phi k, are
+                                    behind those numbers, where a step before has put
+                                    them: rows one after another, of k as many as of q */
     int64_t columns;             /* of a value row, of a group; 0: all; times as many
                                     groups                                    */
     bool by_d;                   /* columns are of a query row, not a value row */

@@ -128,6 +128,7 @@ static void turn(problem &x)
 
     p.q = x.x[0][i], p.k = x.x[1][i], p.v = x.x[2][i];
 #ifdef GRADIENT
+    p.of_q = p.q, p.of_k = p.k;
     p.grad_o = x.x[3][i];
     (GRADIENT == OF_Q ? p.grad_q : GRADIENT == OF_V ? p.grad_v : p.grad_k) = x.x[4][i];
     if (GRADIENT >= OF_KV)
@@ -273,6 +274,8 @@ int main(int argc, char **argv)
             x.x[n].push_back(made(tokens * std::max(d, dv), (GIVEN + MADE) * i + n));
     STRIDES(q, d);
     STRIDES(k, d);
+    STRIDES(of_q, d);
+    STRIDES(of_k, d);
     STRIDES(v, dv);
     STRIDES(o, dv);
     STRIDES(grad_o, dv);

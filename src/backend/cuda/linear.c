@@ -5,15 +5,16 @@
 #include "backend/rounds.h"
 
 /* A tensor that was left out is all zero. */
-#define VIEW(name)                              \
-    do {                                        \
-        a->name = t->name.data;                 \
-        a->name##_offset = t->name.offset;      \
-        a->name##_stride_b = t->name.stride[0]; \
-        a->name##_stride_h = t->name.stride[1]; \
-        a->name##_stride_l = t->name.stride[2]; \
-        a->name##_stride_d = t->name.stride[3]; \
+#define VIEW_AS(name, of)                     \
+    do {                                      \
+        a->name = t->of.data;                 \
+        a->name##_offset = t->of.offset;      \
+        a->name##_stride_b = t->of.stride[0]; \
+        a->name##_stride_h = t->of.stride[1]; \
+        a->name##_stride_l = t->of.stride[2]; \
+        a->name##_stride_d = t->of.stride[3]; \
     } while (0)
+#define VIEW(name) VIEW_AS(name, name)
 
 static void fill_tensors(attn_linear_kparams *a, const attn_args *t)
 {
@@ -28,6 +29,8 @@ static void fill_tensors(attn_linear_kparams *a, const attn_args *t)
     VIEW(z_out);
     VIEW(decay);
     VIEW(beta);
+    VIEW_AS(of_q, q);
+    VIEW_AS(of_k, k);
     VIEW(grad_o);
     VIEW(grad_q);
     VIEW(grad_k);
@@ -49,6 +52,31 @@ static void fill_tensors(attn_linear_kparams *a, const attn_args *t)
     a->status = t->status.data;
     a->status_offset = t->status.offset;
     a->work = t->workspace;
+}
+
+/* Rows of d elements one after another, in the workspace from float `at` on. */
+#define COPY(name, heads, at)                                  \
+    do {                                                       \
+        a->name = a->work + (at);                              \
+        a->name##_offset = 0;                                  \
+        a->name##_stride_h = (int64_t)a->len_q * a->d;         \
+        a->name##_stride_b = (heads) * a->name##_stride_h;     \
+        a->name##_stride_l = a->d;                             \
+        a->name##_stride_d = 1;                                \
+    } while (0)
+
+/* q and k are where cuda_kernels/linear/bwd_phi.cu puts them, and states behind them. */
+static void use_copies(attn_linear_kparams *a, attn_type type)
+{
+    const int64_t row = a->d * (int64_t)attn_type_bytes(type) / (int64_t)sizeof(float);
+    const int64_t rows = (int64_t)a->batch * a->len_q;
+
+    COPY(q, a->heads_q, a->slots_at);
+    a->slots_at += rows * a->heads_q * row;
+    if (a->features & (LINEAR_ELU1 | LINEAR_RELU)) {
+        COPY(k, a->heads_kv, a->slots_at);
+        a->slots_at += rows * a->heads_kv * row;
+    }
 }
 
 /* TYPE_ of params.h. */
@@ -91,4 +119,6 @@ void attn_cu_linear_fill(attn_linear_kparams *a, const attn_kernel *k,
         .scale = call->scale,
     };
     fill_tensors(a, t);
+    if (step->copied)
+        use_copies(a, step->type);
 }

@@ -15,6 +15,7 @@ enum {
         4 * (2 * ATTN_CUDA_CHUNK + 4 * 64), /* of a normalised problem, of a chunk */
     Z_BYTES = 4 * 64,                       /* and of a state */
     BARRIER_BYTES = 256,
+    PHI_ROWS = 16,    /* bwd_phi.cu: a group's, of eight threads each */
     LEAST_BESIDE = 8, /* chunks of a segment where all scans run at once */
     N_TYPES = 3,
     N_CLASSES = 3
@@ -253,10 +254,30 @@ static int64_t row_floats(const attn_problem *p)
     return is_normalized(p) ? 4 : 0;
 }
 
-/* In bytes. */
+static bool has_phi(const attn_problem *p)
+{
+    return p->phi != ATTN_PHI_IDENTITY;
+}
+
+/* Whether a step before the scans, which have no time for it, takes phi, into the workspace; that
+ * of tiles divides queries, too. */
+static bool is_copied(const attn_problem *p)
+{
+    return find_tiles(p) ? has_phi(p) || is_normalized(p)
+                         : p->type == ATTN_F32 && has_phi(p);
+}
+
+/* In bytes: numbers, and phi of queries and keys. */
 static bool rows_work_bytes(const attn_problem *p, int64_t *out)
 {
-    return attn_mul(4 * row_floats(p) * p->b * p->hq, p->lq, out);
+    const int64_t heads = p->b * (p->hq + (has_phi(p) ? p->hkv : 0));
+    const int64_t row = p->d * (int64_t)attn_type_bytes(p->type);
+    int64_t copies = 0;
+
+    return attn_mul(4 * row_floats(p) * p->b * p->hq, p->lq, out) &&
+           (!is_copied(p) ||
+            (attn_mul(heads, p->lq, &copies) && attn_mul(copies, row, &copies))) &&
+           attn_add(*out, copies, out);
 }
 
 static bool tiles_work_bytes(const attn_problem *p, const attn_caps *c, const tiles *t,
@@ -358,6 +379,7 @@ static attn_step *add_step(const attn_problem *p, const scan *s, const char *ker
     step->block = block;
     step->overlaps = out->n_steps > 1;
     step->row_floats = row_floats(p);
+    step->copied = is_copied(p);
     attn_cuda_linear_step(p, step);
     attn_step_define(step, "LINEAR_SCANNED", s->scanned);
     attn_step_define(step, "LINEAR_SLOTS", s->piece > 0);
@@ -454,8 +476,29 @@ static attn_step *add_tiles(const attn_problem *p, tile_cut x, const char *kerne
     step->overlaps = out->n_steps > 1;
     step->fast_bytes = fast;
     step->row_floats = row_floats(p);
+    step->copied = is_copied(p);
     attn_cuda_linear_step(p, step);
     return step;
+}
+
+/* The steps before the scans: numbers of queries, and phi. */
+static void add_first(const attn_problem *p, attn_choice *out)
+{
+    attn_step *step;
+
+    if (row_floats(p))
+        attn_cuda_linear_begin(p, out);
+    if (!is_copied(p))
+        return;
+    step = &out->step[out->n_steps++];
+    step->kernel = p->type == ATTN_F32 ? "linear_bwd_phi_f32" : "linear_bwd_phi_bf16";
+    step->tile_q = PHI_ROWS;
+    step->tile_k = 1;
+    step->block = 8 * PHI_ROWS;
+    step->overlaps = out->n_steps > 1;
+    step->row_floats = row_floats(p);
+    attn_cuda_linear_step(p, step);
+    step->over = ATTN_OVER_QUERIES;
 }
 
 static void lower_tiles(const attn_problem *p, const attn_caps *c, const tiles *t,
@@ -467,8 +510,7 @@ static void lower_tiles(const attn_problem *p, const attn_caps *c, const tiles *
     attn_step *step;
 
     out->ungrouped = true;
-    if (row_floats(p))
-        attn_cuda_linear_begin(p, out);
+    add_first(p, out);
     if (has_segments(p, x))
         add_tiles(p, x, t->sums, TILES_SUM,
                   t->sum_tiles * TILE_BYTES + t->number_bytes + BARRIER_BYTES, out);
@@ -519,8 +561,7 @@ static void lower(const attn_problem *p, const attn_caps *c, attn_choice *out)
         return;
     }
     out->ungrouped = back.beside || (wants_back(p) && !wants_both(p));
-    if (row_floats(p))
-        attn_cuda_linear_begin(p, out);
+    add_first(p, out);
     if (back.beside)
         add_all_sums(p, &back, of_k, out);
     if (back.beside && of_k->all) {
