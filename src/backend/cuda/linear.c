@@ -55,14 +55,14 @@ static void fill_tensors(attn_linear_kparams *a, const attn_args *t)
 }
 
 /* Rows of d elements one after another, in the workspace from float `at` on. */
-#define COPY(name, heads, at)                                  \
-    do {                                                       \
-        a->name = a->work + (at);                              \
-        a->name##_offset = 0;                                  \
-        a->name##_stride_h = (int64_t)a->len_q * a->d;         \
-        a->name##_stride_b = (heads) * a->name##_stride_h;     \
-        a->name##_stride_l = a->d;                             \
-        a->name##_stride_d = 1;                                \
+#define COPY(name, heads, at)                            \
+    do {                                                 \
+        a->name = a->work + (at);                        \
+        a->name##_offset = 0;                            \
+        a->name##_stride_h = (int64_t)a->len_q * a->d;   \
+        a->name##_stride_b = (heads)*a->name##_stride_h; \
+        a->name##_stride_l = a->d;                       \
+        a->name##_stride_d = 1;                          \
     } while (0)
 
 /* q and k are where cuda_kernels/linear/bwd_phi.cu puts them, and states behind them. */
