@@ -11,7 +11,7 @@
 #include "backend/cuda/cuda_groups.h"
 #include "backend/cuda/image.h"
 
-enum { N_THREADS = 8, FRAME_HEADER = 18 }; /* of Zstandard, bytes at most */
+enum { N_THREADS = 8, N_DAMAGES = 200 };
 
 #define X(group) extern const attn_cu_image attn_cu_images_##group[];
 ATTN_CUDA_GROUPS(X)
@@ -142,7 +142,9 @@ static void threads_at_once(void **state)
         free(r[0].data[p]);
 }
 
-/* A bit that is not what it was is noticed wherever it matters, and so is a missing end. */
+/* A bit that is not what it was is noticed, unless the pack unpacks to the same bytes with
+ * it, too: the format has bits that mean nothing, and more than one way to say a match. So is
+ * a missing end. */
 static void damaged_packs(void **state)
 {
     const attn_cu_image *image = attn_cu_image_find("linear_fwd_begin");
@@ -152,8 +154,9 @@ static void damaged_packs(void **state)
         attn_cu_part part = image->parts[p];
         attn_cu_pack pack = *part.pack;
         unsigned char *copy = malloc(pack.bytes);
-        const size_t step = pack.bytes / 200 + 1;
+        const size_t step = pack.bytes / N_DAMAGES + 1;
         char *data = "", *good = NULL;
+        size_t tried = 0, noticed = 0;
 
         assert_non_null(copy);
         check_ok(attn_cu_image_unpack(&part, &good));
@@ -162,17 +165,20 @@ static void damaged_packs(void **state)
         part.pack = &pack;
         for (size_t at = 0; at < pack.bytes; at += step) {
             copy[at] ^= (unsigned char)(1 << at % 8);
-            if (at >= FRAME_HEADER || attn_cu_image_unpack(&part, &data) != ATTN_OK) {
-                check_error(attn_cu_image_unpack(&part, &data), ATTN_ERR_BUILD,
-                            "is damaged");
-                assert_null(data);
-            } else { // of a size that is not used, or a bit that means nothing
+            if (attn_cu_image_unpack(&part, &data) == ATTN_OK) {
                 assert_memory_equal(data, good,
                                     part.ptx ? part.text_bytes + 1 : part.bytes);
                 free(data);
+            } else {
+                check_error(attn_cu_image_unpack(&part, &data), ATTN_ERR_BUILD,
+                            "is damaged");
+                assert_null(data);
+                noticed++;
             }
+            tried++;
             copy[at] ^= (unsigned char)(1 << at % 8);
         }
+        assert_true(noticed > tried / 10 * 9);
         pack.bytes--;
         check_error(attn_cu_image_unpack(&part, &data), ATTN_ERR_BUILD, "is damaged");
         pack.bytes++;
