@@ -16,10 +16,12 @@
 #   crossover from what length on linear attention is faster than softmax
 #   gradients the backward beside PyTorch's
 #   linear    linear attention: the shapes of docs/performance.md, cold, with the rates
+#   lengths   the same from 4k to 64k tokens (LENGTHS): whether time grows as they do
 #   SET       a table of torch_sdpa.py: forward, gqa, bias, f32, decode, or several as a,b
 #
 # OPTIONS of torch_sdpa.py come from TORCH (--timing single). The build and the tests of
-# validate.sh come first, where there is no build yet.
+# validate.sh come first, where there is no build yet, unless BUILT names a folder that prebuild.sh
+# made elsewhere of the same sources.
 set -u
 export PATH=$PATH:/usr/local/cuda/bin
 cd "$(dirname "$0")/../.." || exit 1
@@ -29,14 +31,20 @@ work=${TMPDIR:-/tmp}/attn-gpu
 reports=$(mktemp -d)
 mkdir -p "$out"
 
-if [ ! -f "$work/build/tools/attn-info" ]; then
+# shellcheck source=tools/gpu/machine.sh
+. tools/gpu/machine.sh
+if [ -n "${BUILT:-}" ]; then
+    [ -f "$BUILT/tools/attn-info" ] || { echo "no build in $BUILT"; exit 1; }
+    mkdir -p "$work/build"
+    cp -r "$BUILT"/* "$work/build/"
+    [ ! -d "$debs" ] || [ -d "$work/root" ] || unpack_packages "$work" "$debs"
+elif [ ! -f "$work/build/tools/attn-info" ]; then
     [ -d "$debs" ] || debs=
     BENCH=0 SETS="" bash tools/gpu/validate.sh "$reports/build" "$debs" || exit 1
 else
     ninja -C "$work/build" > "$reports/ninja.txt" 2>&1 || { tail -30 "$reports/ninja.txt"; exit 1; }
 fi
-export OCL_ICD_VENDORS=$work/vendors/    # a folder, to every loader
-unset OCL_ICD_FILENAMES    # or the same would be there twice
+name_opencl "$work"
 arch=$(gcc -dumpmachine)
 export LD_LIBRARY_PATH=$work/root/usr/lib/$arch:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}
 export ATTN_CUBLAS_LIB=${ATTN_CUBLAS_LIB:-/usr/local/cuda/lib64}
@@ -218,6 +226,31 @@ linear() {
         tee "$reports/bench-linear-gradients.txt" | cut -c1-200
 }
 
+lengths() {
+    local pass length grad=
+    for pass in fwd bwd; do
+        [ $pass = fwd ] || grad=,grad=q+k+v
+        # shellcheck disable=SC2046 # problems are words
+        timeout 100 "$tools/attn-bench" --device cuda:0 --timing single --cold --min-time 0.2 --csv \
+            --variant linear_${pass}_wgmma $(for type in f32 bf16; do
+                for length in ${LENGTHS:-4096 8192 16384 32768 65536}; do
+                    echo "linear_$pass:$type,b1,hq32,hkv32,lq$length,lk$length,d64,causal$grad"
+                done
+            done)
+    done > "$reports/lengths.csv"
+    python3 - "$reports/lengths.csv" <<'P'
+import csv, re, sys
+first = {}
+for row in csv.DictReader(open(sys.argv[1])):
+    if not row["ms"] or row["ms"] == "ms":
+        continue
+    kind, length = re.match(r"(\w+:\w+),.*,lq(\d+),", row["problem"]).groups()
+    us = float(row["ms"]) * 1000
+    first.setdefault(kind, us / int(length))
+    print(f"{kind:18} {length:>6} {us:9.1f} us {us / int(length) / first[kind]:6.3f} a token")
+P
+}
+
 torch() {
     local sets=()
     for set in ${1//,/ }; do sets+=(--set "$set"); done
@@ -229,7 +262,8 @@ torch() {
 for stage in "$@"; do
     echo "== $stage, $(date +%T)"
     case $stage in
-    validate | faults | sanitize | two | micro | launch | opencl | crossover | gradients | linear) $stage ;;
+    validate | faults | sanitize | two | micro | launch | opencl | crossover | gradients | linear | lengths)
+        $stage ;;
     *) torch "$stage" ;;
     esac
 done

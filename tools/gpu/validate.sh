@@ -8,8 +8,6 @@
 # Where there is an nvcc, CUDA is built too, for the architectures ARCHS alone (90a);
 # SANITIZE=1 runs the checkers of compute-sanitizer over its kernels first.
 #
-# NVIDIA's OpenCL library may be there without being registered: it is named in an
-# .icd file of a folder of our own, together with the ones that are registered.
 # Packages that the machine lacks are unpacked beside the build, not installed: those of
 # tools/setup.sh, of which CUDA needs libzstd-dev and zstd.
 set -euo pipefail
@@ -17,32 +15,12 @@ cd "$(dirname "$0")/../.."
 out=$1
 debs=${2:-}
 work=${TMPDIR:-/tmp}/attn-gpu
-mkdir -p "$out" "$work/vendors"
+mkdir -p "$out" "$work"
 
-if [ -n "$debs" ]; then
-    for deb in "$debs"/*.deb; do dpkg -x "$deb" "$work/root"; done
-    find "$work/root" -type l -lname '/*' | while read -r link; do    # to what was unpacked with them
-        to=$work/root$(readlink "$link")
-        [ ! -e "$to" ] || ln -sf "$to" "$link"
-    done
-    arch=$(gcc -dumpmachine)
-    for pc in "$work/root/usr/lib/$arch/pkgconfig" "$work/root/usr/share/pkgconfig"; do
-        [ -d "$pc" ] && sed -i "s|^\([a-z_]*\)=/usr|\1=$work/root/usr|" "$pc"/*.pc
-        export PKG_CONFIG_PATH="$pc:${PKG_CONFIG_PATH:-}"
-    done
-    export PATH="$work/root/usr/bin:$PATH"
-    export LD_LIBRARY_PATH="$work/root/usr/lib/$arch:${LD_LIBRARY_PATH:-}"
-    export LIBRARY_PATH="$work/root/usr/lib/$arch:${LIBRARY_PATH:-}"
-    export C_INCLUDE_PATH="$work/root/usr/include:$work/root/usr/include/$arch"
-fi
-
-cp /etc/OpenCL/vendors/*.icd "$work/vendors/" 2>/dev/null || true
-if ! grep -qs nvidia "$work"/vendors/*.icd; then
-    library=$(find / -name 'libnvidia-opencl.so.1' -not -path '/proc/*' 2>/dev/null | head -1 || true)
-    [ -n "$library" ] && echo "$library" > "$work/vendors/nvidia.icd"
-fi
-export OCL_ICD_VENDORS=$work/vendors/    # a folder, to every loader
-unset OCL_ICD_FILENAMES    # or the same would be there twice
+# shellcheck source=tools/gpu/machine.sh
+. tools/gpu/machine.sh
+[ -z "$debs" ] || unpack_packages "$work" "$debs"
+name_opencl "$work"
 
 cuda=(-Dcuda=auto)
 export PATH=$PATH:/usr/local/cuda/bin
