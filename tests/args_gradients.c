@@ -284,6 +284,36 @@ static void host_arrays(void **state)
                 "grad has ATTN_GRAD_BIAS");
 }
 
+/* Of the other operation: the tensor is named, not a bit that the call has set itself. */
+static void gradients_of_the_other_operation(void **state)
+{
+    fixture *f = *state;
+    const attn_softmax_desc *d = &f->desc;
+    const attn_linear_desc linear = { .size = sizeof linear,
+                                      .type = d->type,
+                                      .batch = d->batch,
+                                      .heads_q = d->heads_q,
+                                      .heads_kv = d->heads_kv,
+                                      .len_q = d->len_q,
+                                      .len_kv = d->len_kv,
+                                      .dim_qk = d->dim_qk,
+                                      .dim_v = d->dim_v };
+    attn_args a = f->args;
+
+    a.grad_state_in = a.grad_q;
+    check_error(attn_softmax_backward_host_args(f->ctx, d, NULL, &a), ATTN_ERR_INVALID,
+                "grad_state_in is given");
+    a = (attn_args){ .size = sizeof a,
+                     .q = a.q,
+                     .k = a.k,
+                     .v = a.v,
+                     .grad_o = a.grad_o,
+                     .grad_q = a.grad_q,
+                     .grad_bias = a.grad_bias };
+    check_error(attn_linear_backward_host_args(f->ctx, &linear, NULL, &a), ATTN_ERR_INVALID,
+                "grad_bias is given");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
 int main(void)
@@ -296,6 +326,7 @@ int main(void)
         TEST(gradients_belong_to_their_plan),
         TEST(zero_sizes),
         TEST(host_arrays),
+        TEST(gradients_of_the_other_operation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,6 +87,12 @@ static inline floatv weighed(floatv x, floatv factor)
     return select(x, (floatv)(0.0f), factor == 0.0f) * factor;
 }
 
+/* exp(LSE - reference); the largest weighs 1, of +inf too. */
+static inline floatv weight(floatv lse, floatv reference)
+{
+    return select(state_weight(lse, reference), (floatv)(1.0f), lse == reference);
+}
+
 static inline float lane0(floatv x)
 {
     float lane[VW];
@@ -108,7 +114,7 @@ void attn_softmax_merge(SIGNATURE(MERGE_PARAMS))
         const long h = row / p.len % p.heads, i = row % p.len;
         const int d = e % vectors * VW;
         attn_row state = { (floatv)(-INFINITY), (floatv)(0.0f) };
-        floatv sum = 0.0f, kept, w, over;
+        floatv sum = 0.0f, before, kept, w, over;
         float lse;
 
         if (row >= rows)
@@ -124,9 +130,11 @@ void attn_softmax_merge(SIGNATURE(MERGE_PARAMS))
         lse = p.part_lse[p.part_lse_offset + b * p.part_lse_stride_b +
                          h * p.part_lse_stride_h + i * p.part_lse_stride_l];
         /* weights are divided first: a mean never leaves the range of its parts */
-        state_fold(&state, (floatv)(lse));
+        before = state.m;
+        state.m = state_max((floatv)(lse), before);
+        state.l *= weight(before, state_reference(&state));
         kept = state.l;
-        w = state_weight((floatv)(lse), state_reference(&state));
+        w = weight((floatv)(lse), state_reference(&state));
         state.l += w;
         over = state_finish(&state);
         kept *= over;

@@ -45,6 +45,12 @@ DEVICE float weighed(float x, float factor)
     return factor == 0.0f ? 0.0f : x * factor;
 }
 
+// exp(LSE - reference); the largest weighs 1, of +inf too.
+DEVICE float weight(float lse, float reference)
+{
+    return lse == reference ? 1.0f : state_weight(lse, reference);
+}
+
 template <int PART> DEVICE void merge(const attn_merge_kparams &p)
 {
     const int64_t rows = (int64_t)p.batch * p.heads * p.len;
@@ -63,13 +69,14 @@ template <int PART> DEVICE void merge(const attn_merge_kparams &p)
     }
 
     // weights are divided first: a mean never leaves the range of its parts
-    const float lse = p.part_lse[MERGE_ROW(p, part_lse, b, h, i)];
+    const float lse = p.part_lse[MERGE_ROW(p, part_lse, b, h, i)], m = state.m;
 
-    state_fold(&state, lse);
+    state.m = state_max(lse, m);
 
-    const float before = state.l, mine = state_weight(lse, state_reference(state.m));
+    const float before = state.l * weight(m, state_reference(state.m));
+    const float mine = weight(lse, state_reference(state.m));
 
-    state.l += mine;
+    state.l = before + mine;
 
     const float over = state_finish(state), kept = before * over, w = mine * over;
 

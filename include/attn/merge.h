@@ -22,12 +22,14 @@ extern "C" {
  *     O   = sum_p exp(LSE_p - LSE) O_p                [B, Hq, Lq, Dv]
  *
  * A part with LSE_p = -inf saw no key: its weight is exactly 0, and its O_p may hold
- * anything, NaN and Inf included; so too one whose weight exp(LSE_p - LSE) is 0 in f32
- * against the parts before it, or becomes 0 by one that follows (a device may take
- * subnormal numbers for 0). All parts so: O = 0 and LSE = -inf. A NaN in an LSE makes its
- * row NaN. Sums are kept in f32 for every type, in the order of the parts, so the same
- * parts give the same bits on the same device; results are rounded to nearest even. A sink
- * counts once, in one of the parts.
+ * anything, NaN and Inf included. So may that of a part whose weight is 0 in f32 against
+ * the parts before it together, or that one part which follows outweighs so far that all
+ * before that one weigh 0 (devices take parts one by one, where weights that shrink by
+ * steps are never quite 0, and may take subnormal numbers for 0). All parts so: O = 0 and
+ * LSE = -inf. A part with LSE_p = +inf, as a sink makes it, takes all weight: LSE = +inf. A
+ * NaN in an LSE makes its row NaN. Sums are kept in f32 for every type, in the order of the
+ * parts, so the same parts give the same bits on the same device; results are rounded to
+ * nearest even. A sink counts once, in one of the parts.
  *
  * Causal or windowed attention merges too: each part is computed with an offset
  * (ATTN_USE_OFFSET) that is less by the number of keys before it.

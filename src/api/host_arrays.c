@@ -8,7 +8,8 @@
 /* The pass of the call; the outputs that are given decide what is computed. */
 static attn_status check_pass(attn_pass pass, const attn_args *args, attn_softmax_desc *d)
 {
-    const uint32_t grad = attn_args_grads(args);
+    /* others are refused by their names, with the tensors */
+    const uint32_t grad = attn_args_grads(args) & ~ATTN_GRAD_STATE;
 
     if (pass == ATTN_PASS_FWD)
         return d->use & ATTN_USE_GRAD

@@ -11,7 +11,8 @@ static bool is_there(const attn_tensor *t)
 /* The pass of the call; the outputs that are given decide what is computed. */
 static attn_status set_pass(attn_pass pass, const attn_args *a, attn_linear_desc *d)
 {
-    const uint32_t grad = attn_args_grads(a);
+    /* others are refused by their names, with the tensors */
+    const uint32_t grad = attn_args_grads(a) & ~(ATTN_GRAD_BIAS | ATTN_GRAD_SINKS);
 
     if (pass == ATTN_PASS_FWD) {
         if (d->use & ATTN_LINEAR_GRAD)

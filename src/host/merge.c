@@ -35,10 +35,10 @@ static void store(const attn_tensor *t, int64_t i, float x)
             t->type == ATTN_F16 ? attn_f16_from_f32(x) : attn_bf16_from_f32(x);
 }
 
-/* exp(LSE_p - m), 0 for an empty part. */
+/* exp(LSE_p - m), 0 for an empty part, 1 for one with the largest LSE, which may be +inf. */
 static float weight(float lse, float m)
 {
-    return lse == -INFINITY ? 0.0f : expf(lse - m);
+    return lse == -INFINITY ? 0.0f : lse == m ? 1.0f : expf(lse - m);
 }
 
 /* Columns d .. d + n - 1 of a row of O: the weighed mean of the parts. */

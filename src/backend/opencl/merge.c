@@ -104,7 +104,7 @@ static attn_status enqueue_parts(attn_device *dev, attn_cl_target *to,
 
     fill(&a, m);
     for (int64_t p = 0; p < m->n_parts && st == ATTN_OK; p++) {
-        const attn_type type = a.want_o ? m->part_o[p].type : ATTN_F32;
+        const attn_type type = m->o.type != ATTN_TYPE_NONE ? m->part_o[p].type : ATTN_F32;
         const bool named = p + 1 < m->n_parts || done;
         cl_event link = NULL;
 
