@@ -62,6 +62,34 @@ static void one_row_hidden_by_a_bias(const subject *who)
     backward_free(&x);
 }
 
+/* A query with a NaN: dQ of the others is what it is without it, also where a key that nobody
+ * sees holds NaN. */
+static void one_query_with_a_nan(const subject *who)
+{
+    backward x, plain;
+
+    if (strstr(who->variant, "_math"))
+        return; /* products of whole matrices have the hidden key in them */
+    for (int run = 0; run < 2; run++) {
+        backward *const at = run ? &x : &plain;
+
+        backward_make(at, who, "f32,b1,hq1,hkv1,lq8,lk97,d8,mask");
+        for (int i = 0; i < 8; i++)
+            at->t.mask[i * 97 + 5] = 0;
+        fill(at->t.k + 5 * 8, 8, NAN);
+        fill(at->t.v + 5 * 8, 8, NAN);
+        if (run)
+            at->t.q[3 * 8 + 2] = NAN;
+        backward_run(at);
+    }
+    for (int64_t i = 0; i < x.n[Q]; i++)
+        if (i / 8 != 3)
+            near(&x.t, "dq", i, x.grad[Q][i], plain.grad[Q][i], 1e-5);
+    backward_is_zero(&x, V, 5 * 8, 8);
+    backward_free(&plain);
+    backward_free(&x);
+}
+
 /* Of a row of which only the sink is left it gets dLSE, whatever dO is there. Products of
  * whole matrices have that dO in them. */
 static void one_row_left_to_the_sink(const subject *who)
@@ -516,6 +544,7 @@ static void capped(const subject *who)
 
 EACH_BACKWARD(one_hidden_row, SMALL ",mask")
 EACH_BACKWARD(one_hidden_row_of_16_bits, "f16,b1,hq1,hkv1,lq8,lk8,d8,mask")
+EACH_BACKWARD(one_query_with_a_nan, SMALL ",mask")
 EACH_BACKWARD(one_row_hidden_by_a_bias, SMALL ",bias=f32")
 EACH_BACKWARD(one_row_left_to_the_sink, SMALL ",mask,sinks")
 EACH_BACKWARD(one_hidden_head, SMALL ",bias=f32,mask")
@@ -542,6 +571,7 @@ int main(void)
         cmocka_unit_test(test_one_hidden_row),
         cmocka_unit_test(test_one_hidden_row_of_16_bits),
         cmocka_unit_test(test_one_row_hidden_by_a_bias),
+        cmocka_unit_test(test_one_query_with_a_nan),
         cmocka_unit_test(test_one_row_left_to_the_sink),
         cmocka_unit_test(test_one_hidden_head),
         cmocka_unit_test(test_biases_that_hide),

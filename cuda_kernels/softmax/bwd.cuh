@@ -24,10 +24,11 @@ DEVICE float back_lse(const attn_kparams &p, const attn_sequence &s, int64_t b, 
     return lse == -INFINITE ? INFINITE : lse;
 }
 
-// A weight is at most 1, whatever the rounding of the LSE.
+// A weight is at most 1, whatever the rounding of the LSE, and that of a hidden pair 0, of a row
+// whose LSE is NaN too.
 DEVICE float back_weight(float score, float lse)
 {
-    return state_weight(score > lse ? lse : score, lse);
+    return score == -INFINITE ? 0.0f : state_weight(score > lse ? lse : score, lse);
 }
 
 // The compensated sum + x (Kahan 1965): *extra is what was added too much.

@@ -48,7 +48,8 @@ static void NAME(back_weigh)(vf *s, vf *dp, int n, const float *lse, const float
             const vf base = by_row ? vf_set(lse[j]) : vf_load(lse + x * LANES);
             const vf less = by_row ? vf_set(delta[j]) : vf_load(delta + x * LANES);
             const vf d = s[at] - base;
-            const vf p = vf_exp2(vf_keep(~(d > 0.0f), d) * log2e);
+            const vf p = vf_keep(s[at] != -INFINITY, /* of a row whose LSE is NaN, too */
+                                 vf_exp2(vf_keep(~(d > 0.0f), d) * log2e));
 
             s[at] = p;
             dp[at] = vf_keep(p != 0.0f, p * (dp[at] - less));
