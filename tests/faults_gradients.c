@@ -68,8 +68,6 @@ static void one_query_with_a_nan(const subject *who)
 {
     backward x, plain;
 
-    if (strstr(who->variant, "_math"))
-        return; /* products of whole matrices have the hidden key in them */
     for (int run = 0; run < 2; run++) {
         backward *const at = run ? &x : &plain;
 
@@ -77,9 +75,11 @@ static void one_query_with_a_nan(const subject *who)
         for (int i = 0; i < 8; i++)
             at->t.mask[i * 97 + 5] = 0;
         fill(at->t.k + 5 * 8, 8, NAN);
-        fill(at->t.v + 5 * 8, 8, NAN);
+        if (!strstr(who->variant, "_math")) /* products of matrices have that V */
+            fill(at->t.v + 5 * 8, 8, NAN);
         if (run)
-            at->t.q[3 * 8 + 2] = NAN;
+            at->t.q[3 * 8 + 2] = NAN; /* so is its LSE */
+        backward_forward(at);
         backward_run(at);
     }
     for (int64_t i = 0; i < x.n[Q]; i++)

@@ -18,6 +18,7 @@ programs=$(ninja -C build-gpu -t targets all |
 ninja -C build-gpu $programs
 rm -rf "$out"
 mkdir -p "$out"/{src,tools,tests}
-cp -P build-gpu/src/libattn.so* "$out/src" 2> /dev/null || true    # but folders of objects
+find build-gpu/src -maxdepth 1 -name 'libattn.so*' ! -type d -exec cp -P {} "$out/src" ';'
+python3 tools/gpu/record.py --digest > "$out/sources"
 for program in $programs; do cp "build-gpu/$program" "$out/${program%/*}"; done
 du -sh "$out"

@@ -4,6 +4,7 @@
 
 usage: record.py --write NAME REPORT.json...   makes validation/NAME.json from reports of
                                                attn-validate --json
+       record.py --digest                      prints the hash over the sources
        record.py --check                       says of each record whether it is of the
                                                sources as they are now (always exit 0)
 """
@@ -54,6 +55,8 @@ def check():
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--write"] and len(sys.argv) > 3:
         write(sys.argv[2], sys.argv[3:])
+    elif sys.argv[1:] == ["--digest"]:
+        print(digest())
     elif sys.argv[1:] == ["--check"]:
         check()
     else:

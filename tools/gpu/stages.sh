@@ -35,6 +35,8 @@ mkdir -p "$out"
 . tools/gpu/machine.sh
 if [ -n "${BUILT:-}" ]; then
     [ -f "$BUILT/tools/attn-info" ] || { echo "no build in $BUILT"; exit 1; }
+    [ "$(cat "$BUILT/sources")" = "$(python3 tools/gpu/record.py --digest)" ] ||
+        { echo "the build in $BUILT is of other sources than these"; exit 1; }
     mkdir -p "$work/build"
     cp -r "$BUILT"/* "$work/build/"
     [ ! -d "$debs" ] || [ -d "$work/root" ] || unpack_packages "$work" "$debs"
