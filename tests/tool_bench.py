@@ -160,6 +160,7 @@ class Bench(Case):
                 (['--peer', 'cudnn'], 3, ['--peer', 'softmax_fwd_cudnn']),
                 (['--against', 'opencl:999'], 3, ['opencl:999']),
                 (['--variant', 'softmax_fwd_magic'], 2, ['magic', 'softmax_fwd_tile']),
+                (['--cases', '/dev/zero'], 2, ['/dev/zero, line 1', '4094']),
                 (['--csv', '--json'], 2, ['--csv'])):
             with self.subTest(args):
                 self.refused(self.tool('attn-bench', '--device', 'host', *args, LONG), status,

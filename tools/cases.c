@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/cases.c: reads lists of problem texts. */
-#define _POSIX_C_SOURCE 200809L /* getline */
+#define _POSIX_C_SOURCE 200809L /* strdup */
 #include "cases.h"
 
 #include <errno.h>
@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "cli.h"
+
+enum { LINE = 4096 }; /* bytes of one in a file, with what ends it */
 
 int cases_add_problem(case_list *list, const problem *p)
 {
@@ -85,8 +87,7 @@ static int add_set(case_list *list, const case_set *set)
 static int add_file(case_list *list, const char *path)
 {
     FILE *file = fopen(path, "r");
-    char *line = NULL;
-    size_t room = 0;
+    char line[LINE];
     int status = CLI_GO;
 
     if (!file)
@@ -94,11 +95,14 @@ static int add_file(case_list *list, const char *path)
                         "%s: %s; want a file of problem texts, or small, tiny, medium, "
                         "gradients, dropout, linear",
                         path, strerror(errno));
-    for (int number = 1; status == CLI_GO && getline(&line, &room, file) >= 0; number++)
-        status = add_line(list, line, path, number);
+    for (int number = 1; status == CLI_GO && fgets(line, sizeof line, file); number++)
+        if (!strchr(line, '\n') && !feof(file))
+            status = cli_fail(CLI_BAD, "%s, line %d: want at most %d bytes, none of them 0",
+                              path, number, LINE - 2);
+        else
+            status = add_line(list, line, path, number);
     if (status == CLI_GO && ferror(file))
         status = cli_fail(CLI_BAD, "%s: %s", path, strerror(errno));
-    free(line);
     fclose(file);
     return status;
 }
