@@ -153,6 +153,10 @@ class Bench(Case):
             self.assertIn(text, out)
 
     def test_refusals(self):
+        with open(self.path('long.txt'), 'w') as file:
+            file.write('#' * 4096 + '\n' + '#' * 4097)
+        with open(self.path('cut.txt'), 'w') as file:
+            file.write(LONG + '\0,causal')    # what is behind the 0 is not left out in silence
         for args, status, words in (
                 (['--timing', 'thrice'], 2, ['--timing', 'thrice', 'blocks']),
                 (['--against', 'abacus'], 2, ['abacus']),
@@ -160,7 +164,9 @@ class Bench(Case):
                 (['--peer', 'cudnn'], 3, ['--peer', 'softmax_fwd_cudnn']),
                 (['--against', 'opencl:999'], 3, ['opencl:999']),
                 (['--variant', 'softmax_fwd_magic'], 2, ['magic', 'softmax_fwd_tile']),
-                (['--cases', '/dev/zero'], 2, ['/dev/zero, line 1', '4094']),
+                (['--cases', '/dev/zero'], 2, ['/dev/zero, line 1', '4096']),
+                (['--cases', 'long.txt'], 2, ['long.txt, line 2', '4096']),
+                (['--cases', 'cut.txt'], 2, ['cut.txt, line 1', '4096']),
                 (['--csv', '--json'], 2, ['--csv'])):
             with self.subTest(args):
                 self.refused(self.tool('attn-bench', '--device', 'host', *args, LONG), status,

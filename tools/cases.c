@@ -4,13 +4,14 @@
 #include "cases.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
 
-enum { LINE = 4096 }; /* bytes of one in a file, with what ends it */
+enum { LINE = 4096 }; /* bytes of one in a file */
 
 int cases_add_problem(case_list *list, const problem *p)
 {
@@ -84,23 +85,36 @@ static int add_set(case_list *list, const case_set *set)
     return status;
 }
 
+/* The next line, without what ends it; false: there is none, or it is no text: *bad. */
+static bool read_line(FILE *file, char (*line)[LINE + 1], bool *bad)
+{
+    size_t n = 0;
+    int c;
+
+    while ((c = getc(file)) != EOF && c != '\n' && c && n < LINE)
+        (*line)[n++] = (char)c;
+    (*line)[n] = '\0';
+    *bad = c != EOF && c != '\n';
+    return !*bad && (n || c == '\n');
+}
+
 static int add_file(case_list *list, const char *path)
 {
     FILE *file = fopen(path, "r");
-    char line[LINE];
-    int status = CLI_GO;
+    char line[LINE + 1];
+    int status = CLI_GO, number = 1;
+    bool bad;
 
     if (!file)
         return cli_fail(CLI_BAD,
                         "%s: %s; want a file of problem texts, or small, tiny, medium, "
                         "gradients, dropout, linear",
                         path, strerror(errno));
-    for (int number = 1; status == CLI_GO && fgets(line, sizeof line, file); number++)
-        if (!strchr(line, '\n') && !feof(file))
-            status = cli_fail(CLI_BAD, "%s, line %d: want at most %d bytes, none of them 0",
-                              path, number, LINE - 2);
-        else
-            status = add_line(list, line, path, number);
+    for (; status == CLI_GO && read_line(file, &line, &bad); number++)
+        status = add_line(list, line, path, number);
+    if (status == CLI_GO && bad)
+        status = cli_fail(CLI_BAD, "%s, line %d: want at most %d bytes, none of them 0",
+                          path, number, LINE);
     if (status == CLI_GO && ferror(file))
         status = cli_fail(CLI_BAD, "%s: %s", path, strerror(errno));
     fclose(file);
