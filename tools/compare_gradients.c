@@ -136,6 +136,15 @@ static double score_of(const inputs *in, const gradients *ref, gradient g, int64
     return most;
 }
 
+/* Units of 2^-24 of s that a gradient may be off by, of itself. What D sums round goes one way and
+ * the other. 1 - tanh^2(s / softcap) is off by as many times more as s / softcap is of s. */
+static double units_of_score(const attn_softmax_desc *d, gradient g)
+{
+    const double cap = (double)visible_softcap(d), units = fmax(8, sqrt((double)d->dim_qk));
+
+    return cap > 0 && g <= GRADIENT_K ? units * fmax(1, 1 / cap) : units;
+}
+
 void gradients_compare(const inputs *in, const gradients *ref, float *const have[GRADIENTS],
                        comparison *out)
 {
@@ -159,7 +168,8 @@ void gradients_compare(const inputs *in, const gradients *ref, float *const have
                         .have = have[g] + at,
                         .value = ref->value[g] + at,
                         .terms = ref->terms[g] + at,
-                        .allowed = tolerances[type].norm + 8 * 0x1p-24 * most,
+                        .allowed = tolerances[type].norm +
+                                   units_of_score(&in->desc, g) * 0x1p-24 * most,
                         .least = tolerances[type].least,
                         .moderate = most <= COMPARE_SCORES,
                         .f16 = type == ATTN_F16 && g <= GRADIENT_V,

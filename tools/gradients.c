@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "dropout.h"
+#include "oracle.h"
 #include "plain.h"
 #include "visible.h"
 
@@ -52,6 +53,8 @@ typedef struct evaluation {
     gradients *out;
     double *weights;
     plain_row row;
+    double most, most_terms; /* of the head */
+    long long pairs;
 } evaluation;
 
 static void add(const evaluation *x, gradient g, int64_t at, double term, double size)
@@ -127,7 +130,7 @@ static void pair(const evaluation *x, int64_t b, int64_t h, int64_t i, int64_t j
     }
 }
 
-static void query(const evaluation *x, int64_t b, int64_t h, int64_t i)
+static void query(evaluation *x, int64_t b, int64_t h, int64_t i)
 {
     const inputs *in = x->in;
     const visible_batch batch = visible_batch_of(in, b);
@@ -137,7 +140,9 @@ static void query(const evaluation *x, int64_t b, int64_t h, int64_t i)
     double delta, size, p;
 
     plain_evaluate(in, b, h, i, x->weights, &row);
-    x->out->score[bh] = fmax(x->out->score[bh], row.most);
+    x->most = fmax(x->most, row.most);
+    x->most_terms = fmax(x->most_terms, row.most_terms);
+    x->pairs += row.pairs;
     delta = delta_of(x, bh * in->desc.len_q + i, &size);
     if (row.lse == -INFINITY)
         return;
@@ -185,9 +190,13 @@ bool gradients_evaluate(const inputs *in, gradients *out)
     for (int64_t b = 0; b < d->batch; b++) {
         const visible_batch batch = visible_batch_of(in, b);
 
-        for (int64_t h = 0; h < d->heads_q; h++)
+        for (int64_t h = 0; h < d->heads_q; h++) {
+            x.most = x.most_terms = 0;
+            x.pairs = 0;
             for (int64_t i = 0; i < batch.queries; i++)
                 query(&x, b, h, i);
+            out->score[b * d->heads_q + h] = oracle_score(x.most, x.most_terms, x.pairs);
+        }
     }
     for (gradient g = GRADIENT_Q; g < GRADIENTS; g++)
         for (int64_t n = 0; out->terms[g] && n < gradient_count(in, g); n++)

@@ -27,7 +27,7 @@ int64_t gradient_count(const inputs *in, gradient g);
 typedef struct gradients {
     double *value[GRADIENTS];
     double *terms[GRADIENTS]; /* the root of the sum of the squares of what was summed  */
-    double *score;            /* [B, Hq]: largest |s| of the visible pairs              */
+    double *score;            /* [B, Hq]: largest |s| of the visible pairs, as oracle.h */
 } gradients;
 
 /* Evaluates the formula of attn/softmax.h in double, from Q, K and V alone: O and LSE are
@@ -40,12 +40,13 @@ void gradients_free(gradients *g);
 /* Holds results against it, NULL where one is not there. For every batch and head (of K
  * and V: key/value head; of dBias: as that has them)
  *
- *     ||G - ref|| <= (tolerance + 8 * 2^-24 * max|s|) * max(||ref||, ||terms|| / 2)
+ *     ||G - ref|| <= (tolerance + n * 2^-24 * max|s|) * max(||ref||, ||terms|| / 2)
  *
- * with tolerance 1e-5 for f32, 3e-3 for f16, 2e-2 for bf16. The second size counts where a
- * gradient cancels: over one key dQ is 0, but the terms of the difference that is 0 are
- * not. A single element may be off by 20 times its row's share. What no pair adds to is
- * exactly 0. */
+ * with tolerance 1e-5 for f32, 3e-3 for f16, 2e-2 for bf16, and n = max(8, sqrt(D)); of Q
+ * and K with a softcap c < 1 n / c, since the derivative of the cap depends on s / c. The
+ * second size counts where a gradient cancels: over one key dQ is 0, but the terms of the
+ * difference that is 0 are not. A single element may be off by 20 times its row's share.
+ * What no pair adds to is exactly 0. */
 void gradients_compare(const inputs *in, const gradients *ref, float *const have[GRADIENTS],
                        comparison *out);
 

@@ -11,7 +11,7 @@
 enum { STREAM_GRAD_O = 40, STREAM_GRAD_LSE, STREAM_GRAD_HOW, STREAM_TIMED_O };
 
 /* Where the LSE is larger than this f32 keeps too little of it to compute weights again:
- * such a row, full of low numbers of a bias, is given gradients of 0. */
+ * such a row, full of low numbers of a bias or of distances, is given gradients of 0. */
 static const double TOO_LARGE = 10000;
 
 static bool allocate(inputs *in, bool grad_o, bool grad_lse)
@@ -40,7 +40,7 @@ static bool forward(inputs *in, int64_t n, double *weights, plain_row *row)
     in->lse[n] = (float)row->lse;
     for (int64_t e = 0; in->o && e < dv; e++)
         in->o[n * dv + e] = round_to_type(d->type, (float)row->o[e]);
-    return !in->bias || !isfinite(row->lse) || fabs(row->lse) < TOO_LARGE;
+    return (!in->bias && !in->alibi) || !isfinite(row->lse) || fabs(row->lse) < TOO_LARGE;
 }
 
 /* For timing, anything of their size will do. */

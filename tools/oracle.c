@@ -187,9 +187,12 @@ static bool same_row(const oracle *ref, const plain_row *row, int64_t n, int64_t
     return true;
 }
 
-/* Evaluates every row once more; notes the largest |s| of each head. An f32 score is as
- * exact as the terms it sums, so a head of a few pairs, where all may have cancelled,
- * counts half of their size. */
+double oracle_score(double most, double most_terms, long long pairs)
+{
+    return pairs < FEW ? fmax(most, most_terms / 2) : most;
+}
+
+/* Evaluates every row once more; notes the largest |s| of each head. */
 static attn_status confirm(const inputs *in, oracle *ref)
 {
     const attn_softmax_desc *d = &in->desc;
@@ -212,7 +215,7 @@ static attn_status confirm(const inputs *in, oracle *ref)
             pairs += row.pairs;
             same = same_row(ref, &row, bh * d->len_q + i, dv, ref->what, sizeof ref->what);
         }
-        ref->score[bh] = pairs < FEW ? fmax(most, most_terms / 2) : most;
+        ref->score[bh] = oracle_score(most, most_terms, pairs);
     }
     free(room);
     return same ? ATTN_OK : ATTN_ERR_DEVICE;

@@ -24,6 +24,11 @@ typedef struct oracle {
  * `out` is empty but for `what`: ATTN_ERR_NO_MEMORY if that is all that was wrong. */
 attn_status oracle_run(attn_ctx *host, const inputs *in, oracle *out);
 
+/* The |s| that stands for a head of so many pairs, with the largest |s| of one and the largest sum
+ * of |terms|: an f32 score is as exact as the terms it sums, so a head of a few pairs, where all
+ * may have cancelled, counts half of their size. */
+double oracle_score(double most, double most_terms, long long pairs);
+
 /* Accepts an empty one. */
 void oracle_free(oracle *ref);
 

@@ -125,7 +125,9 @@ extern "C" {
  * dO). sum_j dS_ij k_j and sum_i dS_ij q_i must be within f32 before they are multiplied by
  * scale. In f16 on tensor cores 64 neighbouring queries share a unit for dS: what of it is
  * below about 2^-25 of their largest bound loses bits, and what is not finite in dO or dLSE
- * of one spoils dQ of the others. A key that no query sees has a dK and dV of exactly 0.
+ * of one spoils dQ of the others. A key that no query sees has a dK and dV of exactly 0 as
+ * long as rows of Q and dO of queries that see others are finite; else it may get their NaN,
+ * as may every key of the head.
  * Rows of dQ past a query length, of dK and dV past a key length, and tokens outside the
  * packed sequences are not written; dBias and dSinks are written whole.
  *
