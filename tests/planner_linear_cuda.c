@@ -178,30 +178,33 @@ static void cuda_lmha_refusals(void **state)
                     ATTN_ERR_UNSUPPORTED, cases[i].reason);
 }
 
-/* Hopper's, by name: columns of a group and segments by how many heads there are. */
+/* Hopper's, by name: columns of a group and segments by how many heads there are; the first of
+ * some segments is longer. */
 static void cuda_wgmma(void **state)
 {
     static const struct {
         const char *text, *output;
         int32_t steps, columns;
-        int64_t piece, block;
+        int64_t lead, piece, block;
     } cases[] = {
         { "linear_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d64,causal",
-          "linear_fwd_wgmma_f32_d64_c64_output", 2, 64, 2048, 512 },
+          "linear_fwd_wgmma_f32_d64_c64_output", 2, 64, 2432, 1664, 512 },
         { "linear_fwd:bf16,b16,hq16,hkv16,lq4096,lk4096,d64,causal",
-          "linear_fwd_wgmma_bf16_d64_c64_output", 1, 64, 0, 512 },
+          "linear_fwd_wgmma_bf16_d64_c64_output", 1, 64, 0, 0, 512 },
         { "linear_fwd:f32,b1,hq8,hkv8,lq16384,lk16384,d64,causal",
-          "linear_fwd_wgmma_f32_d64_c64_output", 2, 64, 1024, 512 },
+          "linear_fwd_wgmma_f32_d64_c64_output", 2, 64, 1024, 1024, 512 },
         { "linear_fwd:f16,b1,hq1,hkv1,lq32768,lk32768,d64,causal",
-          "linear_fwd_wgmma_f16_d64_c64_output", 3, 64, 256, 512 },
+          "linear_fwd_wgmma_f16_d64_c64_output", 3, 64, 256, 256, 512 },
         { "linear_fwd:f32,b8,hq16,hkv16,lq2048,lk2048,d128,causal",
-          "linear_fwd_wgmma_f32_d128_c64_output", 1, 64, 0, 384 },
+          "linear_fwd_wgmma_f32_d128_c64_output", 1, 64, 0, 0, 384 },
         { "linear_fwd:bf16,b1,hq16,hkv16,lq4096,lk4096,d72,dv128,causal,state",
-          "linear_fwd_wgmma_bf16_d128_c64_output", 2, 64, 1024, 512 },
+          "linear_fwd_wgmma_bf16_d128_c64_output", 2, 64, 1408, 896, 512 },
         { "linear_fwd:f32,b1,hq16,hkv16,lq4096,lk4096,d128,causal",
-          "linear_fwd_wgmma_f32_d128_c64_output", 2, 64, 1024, 384 },
+          "linear_fwd_wgmma_f32_d128_c64_output", 2, 64, 1408, 896, 384 },
         { "linear_fwd:f32,b400,hq1,hkv1,lq64,lk64,d64,dv20,causal",
-          "linear_fwd_wgmma_f32_d64_c32_output", 1, 32, 0, 512 },
+          "linear_fwd_wgmma_f32_d64_c32_output", 1, 32, 0, 0, 512 },
+        { "linear_fwd:f32,b4,hq16,hkv16,lq4096,lk4096,d64,causal,phi=elu1",
+          "linear_fwd_wgmma_f32_d64_c64_output", 2, 64, 2496, 1600, 512 },
     };
     static const char *const refused[][2] = {
         { "linear_fwd:f32,b1,hq1,hkv1,lq9,lk9,d64", "takes the causal form alone" },
@@ -224,6 +227,7 @@ static void cuda_wgmma(void **state)
         assert_int_equal(c.n_steps, cases[i].steps);
         assert_string_equal(last->kernel, cases[i].output);
         assert_int_equal(last->columns, cases[i].columns);
+        assert_int_equal(last->lead, cases[i].lead);
         assert_int_equal(last->piece, cases[i].piece);
         assert_int_equal(last->block, cases[i].block);
         assert_true(last->fast_bytes <= t.caps.fast_bytes);

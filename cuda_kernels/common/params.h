@@ -234,6 +234,7 @@ typedef struct attn_linear_kparams {
     int32_t group; /* query heads that share a key/value head     */
     int32_t len_q, len_kv;
     int32_t piece, pieces; /* tokens of a segment, segments of this step  */
+    int32_t lead;          /* tokens of the first one (wgmma_relay.cuh)   */
     int32_t piece_q, pieces_q; /* of the scan of dQ where it has its own  */
     int32_t slots;         /* states in work, of each batch and head      */
     int64_t slots_at;      /* floats of work before them                  */

@@ -130,36 +130,10 @@ DEVICE int tokens_of_sums(const attn_linear_kparams &p)
     return is_causal(p) ? p.len_q : p.len_kv;
 }
 
-// Of groups that hand on states in one launch: whether one gives what keys add to the segments
-// behind; of heads of queries that share one of keys the first does.
-DEVICE bool gives_state(const attn_linear_kparams &p, const chunk_work &w)
-{
-    return w.segment < p.pieces - 1 && w.h % p.group == 0 && !linear_has(p, LINEAR_SCANNED);
-}
-
-// Whether two groups share the sum of the first segment's keys: the second adds what it has of them
-// to what the first gives.
-DEVICE bool shares_sum(const attn_linear_kparams &p)
-{
-    return p.pieces == 2 && !linear_has(p, LINEAR_SCANNED);
-}
-
 // Chunks of keys that a group sums up before its own chunks, and the first token of them.
 struct chunk_sum {
     int first, count;
 };
-
-DEVICE chunk_sum find_sum(const attn_linear_kparams &p, const chunk_work &w)
-{
-    const int all = ceil_div(max(min(shares_sum(p) ? p.piece : w.end, w.keys) -
-                                     (shares_sum(p) ? 0 : w.first), 0), CHUNK);
-
-    if (shares_sum(p) && w.segment == 1)
-        return { (all + 1) / 2 * CHUNK, all / 2 };
-    if (!gives_state(p, w))
-        return { w.first, 0 };
-    return { w.first, shares_sum(p) ? (all + 1) / 2 : all };
-}
 
 // Whether the group writes the state as it comes out.
 DEVICE bool writes_state(const attn_linear_kparams &p, const chunk_work &w)

@@ -7,8 +7,8 @@
 //           takes them apart (wgmma_stage.cuh, or where there is no room for that
 //           wgmma_bring.cuh), one keeps the state, the others (QUERIES of them) have the queries
 //           of every so-manieth chunk: of their products those with the state alone wait for the
-//           chunk before. With segments a group first sums up what its keys add to the state, for
-//           those behind (wgmma_relay.cuh)
+//           chunk before. With segments a group first sums up what the keys before its own add to
+//           the state, for itself and those behind (wgmma_relay.cuh)
 // Grid      1-D, as there
 // Block     384 threads, 1-D, or 512 where two warpgroups have queries; _sums 256: that brings,
 //           that keeps
@@ -128,30 +128,39 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
 DEVICE chunk_work find_walk(const attn_linear_kparams &p, const shared_output &mem)
 {
     device_forget();
-    return find_chunks(p, p.heads_q, p.len_q, p.dv, __shfl_sync(0xffffffffu, mem.number, 0));
+    return find_segment(p, __shfl_sync(0xffffffffu, mem.number, 0));
 }
 
 // By the warpgroup that keeps the state.
 DEVICE void keep_state(const attn_linear_kparams &p, shared_output &mem)
 {
     group_state my = {};
-    int given, chunks;
+    int next = 0, given = 0;
 
     device_wait_before();
     {
         const chunk_work w = find_walk(p, mem);
 
-        given = find_sum(p, w).count, chunks = chunks_of(w);
         if (linear_has(p, LINEAR_STATE) && !linear_has(p, LINEAR_SCANNED) && w.segment == 0 &&
             w.h % p.group == 0)
             copy_state_in<group_state>(p, w, 0);
     }
     #pragma unroll 1
     for (int n = 0;; n++) {    // of all that is brought, so known to be its warp's
-        if (n == given)
-            pass_state(p, find_walk(p, mem), 0, my);
-        if (n >= given + chunks)
-            break;
+        if (n == next) {    // found anew each time, not kept in registers
+            const chunk_work w = find_walk(p, mem);
+            const chunk_sum sum = find_sum(p, w);
+            const int handing = chunk_of_handing(p, w, sum), end = sum.count + chunks_of(w);
+
+            given = sum.count;
+            if (n == handing)
+                give_state(p, w, 0, my);
+            if (n == given)
+                take_state(p, w, 0, my);
+            if (n >= end)
+                break;
+            next = n < given ? given : n < handing ? handing : end;
+        }
         if (n >= given) {
             const int i = n - given, slot = i % STATES;
 
@@ -253,12 +262,13 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     if (threadIdx.x < 128) {
         const chunk_work w = find_walk(p, mem);
         const chunk_sum sum = find_sum(p, w);
+        const int chunks = sum.count + chunks_of(w);
 
         device_leave_registers<BRING_REGISTERS>();
         if constexpr (LARGE)
-            bring_registers<STAGES, 1>(p, w, mem);
+            bring_registers<STAGES, 1>(p, w, sum, chunks, mem);
         else
-            bring_chunks<STAGES, UNITS>(p, w, sum, sum.count + chunks_of(w), mem);
+            bring_chunks<STAGES, UNITS>(p, w, sum, chunks, mem);
     } else if (threadIdx.x < 256) {
         device_leave_registers<STATE_REGISTERS>();
         keep_state(p, mem);

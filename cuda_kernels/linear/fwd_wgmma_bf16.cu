@@ -127,7 +127,7 @@ DEVICE void sum_chunks(const attn_linear_kparams &p)
 DEVICE chunk_work find_walk(const attn_linear_kparams &p, const shared_output &mem)
 {
     device_forget();
-    return find_chunks(p, p.heads_q, p.len_q, p.dv, __shfl_sync(0xffffffffu, mem.number, 0));
+    return find_segment(p, __shfl_sync(0xffffffffu, mem.number, 0));
 }
 
 // Chunks that are summed up first; known to be its warp's, else descriptors of products were in
@@ -143,20 +143,21 @@ DEVICE void keep_state(const attn_linear_kparams &p, int first, shared_output &m
     kept_state my = {};
     const chunk_work w = find_walk(p, mem);
     const int given = find_given(p, w), end = given + chunks_of(w);
+    const int handing = chunk_of_handing(p, w, find_sum(p, w));
 
     if (relays(p) && linear_has(p, LINEAR_STATE) && w.segment == 0 && w.h % p.group == 0)
         copy_state_in<kept_state>(p, w, first / KEPT);
     #pragma unroll 1
     for (int n = 0;; n++) {    // of all that is brought, so known to be its warp's
+        if (n == handing)
+            give_state(p, w, first / KEPT, my);
         if (n == given) {
             device_barrier_arrive(&mem.summed);
             if (linear_has(p, LINEAR_SCANNED)) {
                 device_wait_before();
-                pass_state(p, w, first / KEPT, my);
-            } else {
-                part_with_state(p, w, first / KEPT, my);
-                if (find_slots_before(p, w).count)
-                    take_before(first, mem, my);
+                take_state(p, w, first / KEPT, my);
+            } else if (find_slots_before(p, w).count) {
+                take_before(first, mem, my);
             }
         }
         if (n >= end)
@@ -247,7 +248,7 @@ DEVICE void walk_segment(const attn_linear_kparams &p)
     if (threadIdx.x == 128)
         mem.number = take_number(p);
     if (group == 0 && relays(p)) {
-        const chunk_work w = find_chunks(p, p.heads_q, p.len_q, p.dv);
+        const chunk_work w = find_segment(p, (int)blockIdx.x);
 
         fetch_chunks<DEPTH>(p, w, find_sum(p, w));
     }

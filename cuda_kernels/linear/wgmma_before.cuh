@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // linear/wgmma_before.cuh: how warpgroups that have no queries yet add up the state that a segment
-// begins with, for fwd_wgmma_bf16.cu: while others sum up the segment's own keys, and as the slots
-// of the segments before are stored (wgmma_relay.cuh).
+// begins with, for fwd_wgmma_bf16.cu: while others sum up the keys before it, and as the slots of
+// the segments before are stored (wgmma_relay.cuh).
 //
 // The sum lies in shared memory where the states are later, float4 of the keepers' threads, tile by
 // tile of 64 rows and 8 columns; z where the first one's is.
@@ -92,7 +92,7 @@ DEVICE void add_before(const attn_linear_kparams &p, const chunk_work &w, int gr
     device_barrier_arrive(&mem.added);
 }
 
-// By a keeper, from panel `first` on, in place of what it summed up or, of two segments, to it.
+// By a keeper, from panel `first` on, to what it has summed up.
 template <class MEM> DEVICE void take_before(int first, MEM &mem, kept_state &my)
 {
     device_barrier_wait(&mem.added, 0);

@@ -187,12 +187,12 @@ DEVICE void sum_rows(const rows_of_chunk<TYPE, DIM> &k, float *sums)
 DEVICE int chunks_of(const chunk_work &w) { return ceil_div(w.end - w.first, CHUNK); }
 
 // By the warpgroup that brings: K and V of the next DEPTH chunks are on their way while those of
-// a chunk are taken apart; first the chunks of keys that are summed up, then the group's own.
+// a chunk are taken apart; first the chunks of keys that are summed up, then the group's own,
+// `chunks` in all.
 template <int STAGES, int DEPTH, class MEM>
-DEVICE void bring_registers(const attn_linear_kparams &p, const chunk_work &w, MEM &mem)
+DEVICE void bring_registers(const attn_linear_kparams &p, const chunk_work &w,
+                            const chunk_sum &sum, int chunks, MEM &mem)
 {
-    const chunk_sum sum = find_sum(p, w);
-    const int chunks = sum.count + chunks_of(w);
     rows_of_chunk<TYPE, DIM> k[DEPTH];
     rows_of_chunk<TYPE, COLUMNS> v[DEPTH];
     const bool in_k = k->column() < p.d, in_v = w.column + v->column() < p.dv;

@@ -2,18 +2,24 @@
 // linear/wgmma_relay.cuh: how the groups that have the segments of a head hand on what their keys
 // add to the state, for fwd_wgmma.cu and fwd_wgmma_bf16.cu: of some segments all in one launch.
 //
+// The group of the first segment walks at once, and hands on the state that it has when as many
+// tokens are left to it as the other segments have. Those groups sum up meanwhile what the `piece`
+// tokens before their own add. The first segment is longer (`lead`) by what that takes; so all end
+// together, and none is idle.
+//
 // The workspace begins with a counter, four words long; then come slots, of each batch, key/value
 // head, segment and slice of columns one: slot 0 has the state as it came in, if it did, slot
-// s + 1 what segment s adds (of two segments half of it). A slot is KEPT_TILES * 128 float4 of each
-// warpgroup that keeps rows of the state, as its threads have them. slots_begin() makes the counter
-// 0 in a launch before, and each word of the slots NOT_THERE, which no store leaves behind: who
-// reads numbers reads them until they are others, and no fence or flag stands between.
+// s + 1 what the group of segment s hands on. A slot is KEPT_TILES * 128 float4 of each warpgroup
+// that keeps rows of the state, as its threads have them. slots_begin() makes the counter 0 in a
+// launch before, and each word of the slots NOT_THERE, which no store leaves behind: who reads
+// numbers reads them until they are others, and no fence or flag stands between.
 //
 // A group waits for groups with lower numbers alone. Those it counts off: the device may begin
 // groups in any order, but one that has a number has begun, and so have those with lower ones.
 //
-// Of many segments (LINEAR_SCANNED) a launch has the sums, scan_slots() is the next, after which
-// slot s has the state before segment s, and nothing is waited for.
+// Of many segments, all as long (LINEAR_SCANNED), a launch has the sums of each one's own tokens,
+// scan_slots() is the next, after which slot s has the state before segment s, and nothing is
+// waited for.
 #pragma once
 #include "linear/chunk.cuh"
 
@@ -37,6 +43,39 @@ DEVICE int take_number(const attn_linear_kparams &p)
         return (int)blockIdx.x;
     device_wait_before();
     return atomicAdd((int *)p.work, 1);
+}
+
+// What the group with a number walks over.
+DEVICE chunk_work find_segment(const attn_linear_kparams &p, int number)
+{
+    chunk_work w = find_chunks(p, p.heads_q, p.len_q, p.dv, number);
+    const int longer = p.lead - p.piece;
+
+    if (w.segment > 0)
+        w.first += longer;
+    if (p.piece)
+        w.end = min(p.len_q, (w.segment + 1) * p.piece + longer);
+    return w;
+}
+
+DEVICE chunk_sum find_sum(const attn_linear_kparams &p, const chunk_work &w)
+{
+    const int first = max(w.first - p.piece, CHUNK);    // of the first segment one is walked first
+
+    if (w.segment == 0 || linear_has(p, LINEAR_SCANNED))
+        return { w.first, 0 };
+    return { first, ceil_div(max(min(w.first, w.keys) - first, 0), CHUNK) };
+}
+
+// Before which chunk of all that are brought a group hands on its state: one of the first segment
+// has walked until there, the others have summed up. -1: none is behind it, or another head of
+// queries that share the keys does it.
+DEVICE int chunk_of_handing(const attn_linear_kparams &p, const chunk_work &w,
+                            const chunk_sum &sum)
+{
+    if (w.segment == p.pieces - 1 || w.h % p.group != 0 || linear_has(p, LINEAR_SCANNED))
+        return -1;
+    return w.segment ? sum.count : max((p.lead - p.piece) / CHUNK, 1);
 }
 
 // The number of a slot.
@@ -172,7 +211,7 @@ DEVICE void copy_state_in(const attn_linear_kparams &p, const chunk_work &w, int
     }
 }
 
-// To the slot behind the group's own: what its keys add.
+// To the slot behind the group's own: what it has.
 template <class STATE>
 DEVICE void give_state(const attn_linear_kparams &p, const chunk_work &w, int keeper,
                        const STATE &my)
@@ -194,36 +233,24 @@ struct slots_before {
 
 DEVICE slots_before find_slots_before(const attn_linear_kparams &p, const chunk_work &w)
 {
-    const int first = linear_has(p, LINEAR_SCANNED) ? w.segment
-                                                    : linear_has(p, LINEAR_STATE) ? 0 : 1;
-
-    return { first, w.segment + 1 - first };
+    if (linear_has(p, LINEAR_SCANNED))
+        return { w.segment, 1 };
+    if (w.segment == 0)
+        return { 0, linear_has(p, LINEAR_STATE) };
+    return { 1, w.segment };
 }
 
-// Gives what summed up keys add, and leaves in `my` what of it is before the segment.
+// What was handed on, to what the group has summed up: the state that its segment begins with.
 template <class STATE>
-DEVICE void part_with_state(const attn_linear_kparams &p, const chunk_work &w, int keeper,
-                            STATE &my)
-{
-    if (gives_state(p, w))
-        give_state(p, w, keeper, my);
-    if (!shares_sum(p) || w.segment == 0)
-        my = {};
-}
-
-// Gives what summed up keys add, which `my` has, and takes the state that a segment begins with.
-template <class STATE>
-DEVICE void pass_state(const attn_linear_kparams &p, const chunk_work &w, int keeper, STATE &my)
+DEVICE void take_state(const attn_linear_kparams &p, const chunk_work &w, int keeper, STATE &my)
 {
     constexpr int AT_ONCE = STATE::TILES < STATE::AT_ONCE ? STATE::TILES : STATE::AT_ONCE;
     const bool waits = !linear_has(p, LINEAR_SCANNED);
     const slots_before before = find_slots_before(p, w);
     const int64_t number = number_of_slot(p, w, before.first, w.column / COLUMNS);
     const int apart = slices_of(p) * KEEPERS * KEPT_TILES * 128;
-    const float4 *from;
+    const float4 *from = part_of_slot(p, number, keeper);
 
-    part_with_state(p, w, keeper, my);
-    from = part_of_slot(p, number, keeper);
     #pragma unroll 1
     for (int n = 0; n < before.count; n++, from += apart) {
         #pragma unroll

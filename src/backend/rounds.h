@@ -53,18 +53,24 @@ static inline int64_t attn_pieces_of(int64_t piece, const attn_call *call)
     return piece ? attn_max(attn_ceil_div(call->len_kv, piece), 1) : 1;
 }
 
+/* Segments of so many tokens: `piece` each, but for the first one's `lead` (0: as many). */
+static inline int64_t attn_segments(int64_t len, int64_t lead, int64_t piece)
+{
+    return 1 + attn_ceil_div(attn_max(len - (lead ? lead : piece), 0), piece);
+}
+
 /* Segments of the queries, or keys, of linear attention. */
 static inline int64_t attn_segments_of(const attn_step *step, const attn_call *call)
 {
     const int64_t len = step->over == ATTN_OVER_KEY_STATES ? call->len_kv : call->len_q;
 
-    return step->piece ? attn_max(attn_ceil_div(len, step->piece), 1) : 1;
+    return step->piece ? attn_segments(len, step->lead, step->piece) : 1;
 }
 
 /* Those of the scan of dQ where it has its own. */
 static inline int64_t attn_segments_q_of(const attn_step *step, const attn_call *call)
 {
-    return step->piece_q ? attn_max(attn_ceil_div(call->len_q, step->piece_q), 1) : 0;
+    return step->piece_q ? attn_segments(call->len_q, 0, step->piece_q) : 0;
 }
 
 /* States that the steps of linear attention keep of each batch and head. */

@@ -69,6 +69,8 @@ typedef struct attn_step {
      * ceil(keys / share). */
     int64_t tile_q, tile_k;      /* in tokens                                  */
     int64_t piece;               /* keys of a group; 0: all                    */
+    int64_t lead;                /* cuda, linear attention: tokens of the first segment;
+                                    0: as many as of the others               */
     int64_t share;               /* keys of a group that has several pieces in turn, which
                                     it keeps apart; 0: it has one             */
     bool ends;                   /* cuda: the only piece, and no step merges  */

@@ -27,6 +27,16 @@ enum {
 int64_t attn_cuda_linear_cut(const attn_caps *c, int64_t tokens, int64_t units,
                              int64_t blocks);
 
+/* Tokens of the first of some segments, and of each of the others. */
+typedef struct attn_cuda_cut {
+    int64_t lead, piece;
+} attn_cuda_cut;
+
+/* `n` segments, two or more, whose groups hand on states in one launch: the first group walks over
+ * what each of the others sums up and walks over in the same time. To sum up a chunk takes
+ * `sum_time` hundredths of the time to walk over one (cuda_kernels/linear/wgmma_relay.cuh). */
+attn_cuda_cut attn_cuda_linear_relay(int64_t chunks, int64_t n, int64_t sum_time);
+
 /* Whether all rows are moved 16 bytes at a time, and 16 divides their bytes. */
 bool attn_cuda_linear_aligned(const attn_problem *p);
 

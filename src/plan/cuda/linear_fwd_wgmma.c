@@ -14,6 +14,7 @@ enum {
     SCAN_THREADS = 256,
     FEW_TOKENS = 32,  /* as in linear_fwd_chunk.c */
     MOST_PASSED = 16, /* segments that hand states on in one launch */
+    PHI_TIME = 8,     /* added to sum_time: both take phi of keys */
     N_DIMS = 2
 };
 
@@ -25,6 +26,8 @@ typedef struct class
 {
     int32_t dim, columns, sum_stages, stages, states, sum_groups, groups;
     int32_t sum_units, units; /* 64 columns of a chunk, to be taken apart */
+    int32_t sum_time;         /* what a chunk of keys takes to be summed up, in hundredths
+                                 of what it takes to be walked over */
     const char *begin, *sums, *scan, *output;
 } class;
 
@@ -34,22 +37,22 @@ typedef struct class
 
 /* By D and width. */
 static const class classes_f32[N_DIMS][2] = {
-    { { 64, 32, 2, 2, 1, 2, 4, 8, 4, KERNELS("f32_d64_c32") },
-      { 64, 64, 2, 2, 1, 2, 4, 8, 4, KERNELS("f32_d64_c64") } },
-    { { 128, 32, 2, 2, 1, 2, 3, 4, 0, KERNELS("f32_d128_c32") },
-      { 128, 64, 2, 2, 1, 2, 3, 4, 0, KERNELS("f32_d128_c64") } },
+    { { 64, 32, 2, 2, 1, 2, 4, 8, 4, 44, KERNELS("f32_d64_c32") },
+      { 64, 64, 2, 2, 1, 2, 4, 8, 4, 44, KERNELS("f32_d64_c64") } },
+    { { 128, 32, 2, 2, 1, 2, 3, 4, 0, 52, KERNELS("f32_d128_c32") },
+      { 128, 64, 2, 2, 1, 2, 3, 4, 0, 52, KERNELS("f32_d128_c64") } },
 };
 static const class classes_f16[N_DIMS][2] = {
-    { { 64, 32, 2, 2, 1, 2, 4, 8, 4, KERNELS("f16_d64_c32") },
-      { 64, 64, 2, 2, 1, 2, 4, 8, 4, KERNELS("f16_d64_c64") } },
-    { { 128, 32, 2, 2, 1, 2, 4, 8, 4, KERNELS("f16_d128_c32") },
-      { 128, 64, 2, 2, 1, 2, 4, 8, 4, KERNELS("f16_d128_c64") } },
+    { { 64, 32, 2, 2, 1, 2, 4, 8, 4, 44, KERNELS("f16_d64_c32") },
+      { 64, 64, 2, 2, 1, 2, 4, 8, 4, 44, KERNELS("f16_d64_c64") } },
+    { { 128, 32, 2, 2, 1, 2, 4, 8, 4, 52, KERNELS("f16_d128_c32") },
+      { 128, 64, 2, 2, 1, 2, 4, 8, 4, 52, KERNELS("f16_d128_c64") } },
 };
 static const class classes_bf16[N_DIMS][2] = {
-    { { 64, 32, 6, 8, 2, 2, 4, 0, 0, KERNELS("bf16_d64_c32") },
-      { 64, 64, 6, 8, 2, 2, 4, 0, 0, KERNELS("bf16_d64_c64") } },
-    { { 128, 64, 4, 4, 2, 2, 4, 0, 0, KERNELS("bf16_d128_c64") },
-      { 128, 128, 4, 3, 2, 3, 4, 0, 0, KERNELS("bf16_d128_c128") } },
+    { { 64, 32, 6, 8, 2, 2, 4, 0, 0, 44, KERNELS("bf16_d64_c32") },
+      { 64, 64, 6, 8, 2, 2, 4, 0, 0, 44, KERNELS("bf16_d64_c64") } },
+    { { 128, 64, 4, 4, 2, 2, 4, 0, 0, 52, KERNELS("bf16_d128_c64") },
+      { 128, 128, 4, 3, 2, 3, 4, 0, 0, 52, KERNELS("bf16_d128_c128") } },
 };
 
 static bool fills(const attn_problem *p, const attn_caps *c, const class *k)
@@ -57,8 +60,8 @@ static bool fills(const attn_problem *p, const attn_caps *c, const class *k)
     return 4 * p->b * p->hq * attn_ceil_div(p->dv, k->columns) >= 3 * c->compute_units;
 }
 
-/* Whether two segments, which share the sum of the first, are better than narrower columns: in
- * f32, where products are what takes time, and in bf16 where phi is. */
+/* Whether two segments are better than narrower columns: in f32, where products are what takes
+ * time, and in bf16 where phi is. */
 static bool halves(const attn_problem *p, const attn_caps *c, const class *k)
 {
     const int64_t units = p->b * p->hq * attn_ceil_div(p->dv, k->columns);
@@ -113,20 +116,26 @@ static int64_t units(const attn_problem *p, const attn_caps *c)
     return p->b * p->hq * attn_ceil_div(p->dv, find_class(p, c)->columns);
 }
 
-/* Tokens of a segment, 0: one; more than one where the heads do not fill three quarters of the
- * multiprocessors. */
-static int64_t find_piece(const attn_problem *p, const attn_caps *c)
+/* Tokens of segments; piece 0: there is one. More than one where the heads do not fill three
+ * quarters of the multiprocessors. */
+static attn_cuda_cut find_cut(const attn_problem *p, const attn_caps *c)
 {
-    return 4 * units(p, c) < 3 * c->compute_units
-               ? attn_cuda_linear_cut(c, p->lq, units(p, c), 1)
-               : 0;
+    const int64_t equal = 4 * units(p, c) < 3 * c->compute_units
+                              ? attn_cuda_linear_cut(c, p->lq, units(p, c), 1)
+                              : 0;
+    const int64_t n = equal ? attn_ceil_div(p->lq, equal) : 1;
+
+    if (n == 1 || n > MOST_PASSED)
+        return (attn_cuda_cut){ equal, equal };
+    return attn_cuda_linear_relay(attn_ceil_div(p->lq, ATTN_CUDA_CHUNK), n,
+                                  find_class(p, c)->sum_time + (p->phi ? PHI_TIME : 0));
 }
 
 static int64_t find_slots(const attn_problem *p, const attn_caps *c)
 {
-    const int64_t piece = find_piece(p, c);
+    const attn_cuda_cut x = find_cut(p, c);
 
-    return piece ? attn_ceil_div(p->lq, piece) : 1;
+    return x.piece ? 1 + attn_ceil_div(p->lq - x.lead, x.piece) : 1;
 }
 
 static bool has_slots(const attn_problem *p, const attn_caps *c)
@@ -194,13 +203,15 @@ static const char *worse(const attn_problem *p, const attn_caps *c)
 static attn_step *add_step(const attn_problem *p, const attn_caps *c, const char *kernel,
                            int64_t columns, int64_t block, bool output, attn_choice *out)
 {
+    const attn_cuda_cut x = find_cut(p, c);
     attn_step *step = &out->step[out->n_steps++];
 
     step->kernel = kernel;
     step->grouped = !output; /* of heads of K and V */
     step->tile_q = step->tile_k = ATTN_CUDA_CHUNK;
     step->columns = columns;
-    step->piece = find_piece(p, c);
+    step->piece = x.piece;
+    step->lead = x.lead;
     step->block = block;
     step->overlaps = out->n_steps > 1;
     attn_cuda_linear_step(p, step);
