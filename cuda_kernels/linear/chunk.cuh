@@ -68,7 +68,7 @@ DEVICE chunk_work find_chunks(const attn_linear_kparams &p, int heads, int len, 
     w.h = head % heads;
     w.kvh = heads == p.heads_kv ? w.h : w.h / p.group;
     w.first = p.piece ? w.segment * p.piece : 0;
-    w.end = p.piece ? min(len, w.first + p.piece) : len;
+    w.end = p.piece ? (int)min((unsigned)len, (unsigned)w.first + p.piece) : len;
     w.keys = linear_keys(p, w.b);
     return w;
 }

@@ -54,7 +54,7 @@ DEVICE chunk_work find_segment(const attn_linear_kparams &p, int number)
     if (w.segment > 0)
         w.first += longer;
     if (p.piece)
-        w.end = min(p.len_q, (w.segment + 1) * p.piece + longer);
+        w.end = (int)min((unsigned)p.len_q, (w.segment + 1u) * p.piece + longer);
     return w;
 }
 

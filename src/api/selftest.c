@@ -13,25 +13,25 @@
 
 /* The instance under test keeps its head sizes, types, features and tile; the
  * rest is small and odd: two tiles of keys and the edges of both. */
-enum { HEADS_Q = 2, HEADS_KV = 1, WINDOW = 9, OFFSET = 3, PAGE = 5, SEGMENT = 2048 };
+enum { HEADS_Q = 2, HEADS_KV = 1, WINDOW = 9, OFFSET = 3, PAGE = 5, SEGMENT = 2560 };
 
 /* Rows that two tiles of each step are less than, within limits: groups of a backward
  * step own queries or keys and visit the others. */
 static int64_t two_tiles(const attn_problem *p, const attn_choice *choice)
 {
     const attn_step *first = &choice->step[0];
-    int64_t most = 8, cut;
+    int64_t most = 8, cut, segment;
 
     while (!first->piece && first < &choice->step[choice->n_steps - 1])
         first++;
+    segment = attn_max(first->piece, first->lead); /* the first one's */
     cut = first->over == ATTN_OVER_KEY_STATES ? p->lk : p->lq;
     for (int i = 0; i < choice->n_steps; i++)
         most = attn_max(most, attn_max(choice->step[i].tile_q, choice->step[i].tile_k));
     most = attn_min(most + 3, 67);
     /* of linear attention: two segments, but no more than were planned */
-    if (p->op == ATTN_OP_LINEAR && first->piece && first->piece <= SEGMENT &&
-        cut > first->piece)
-        most = attn_max(most, first->piece + 3);
+    if (p->op == ATTN_OP_LINEAR && segment && segment <= SEGMENT && cut > segment)
+        most = attn_max(most, segment + 3);
     return most;
 }
 

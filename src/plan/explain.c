@@ -127,7 +127,9 @@ static void explain_linear_step(const attn_problem *p, const attn_target *target
     const bool states = s->over == ATTN_OVER_STATES || s->over == ATTN_OVER_KEY_STATES;
     const int64_t heads = states && s->grouped ? p->hkv : p->hq;
     const int64_t len = s->over == ATTN_OVER_KEY_STATES ? p->lk : p->lq;
-    const int64_t segments = s->piece ? attn_max(attn_ceil_div(len, s->piece), 1) : 1;
+    const int64_t lead = s->lead ? s->lead : s->piece;
+    const int64_t segments =
+        s->piece ? 1 + attn_ceil_div(attn_max(len - lead, 0), s->piece) : 1;
     double groups = (double)(p->b * (states ? heads : p->hkv)) * (double)segments;
 
     if (states)

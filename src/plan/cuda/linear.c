@@ -17,20 +17,14 @@ int64_t attn_cuda_linear_cut(const attn_caps *c, int64_t tokens, int64_t units,
 
 attn_cuda_cut attn_cuda_linear_relay(int64_t chunks, int64_t n, int64_t sum_time)
 {
-    const int64_t equal = attn_ceil_div(chunks, n);
-    attn_cuda_cut best = { equal * ATTN_CUDA_CHUNK, equal * ATTN_CUDA_CHUNK };
-    int64_t least = INT64_MAX;
+    /* so that first * 100 = each * (100 + sum_time); of whole chunks the less or the more */
+    int64_t each = attn_max(chunks * 100 / (n * 100 + sum_time), 1), first;
 
-    for (int64_t each = equal; each >= 1; each--) {
-        const int64_t first = chunks - (n - 1) * each;
-        const int64_t time = attn_max(first * 100, each * (100 + sum_time));
-
-        if (time >= least)
-            break;
-        least = time;
-        best = (attn_cuda_cut){ first * ATTN_CUDA_CHUNK, each * ATTN_CUDA_CHUNK };
-    }
-    return best;
+    if (each < attn_ceil_div(chunks, n) &&
+        (each + 1) * (100 + sum_time) <= 100 * (chunks - (n - 1) * each))
+        each++;
+    first = chunks - (n - 1) * each;
+    return (attn_cuda_cut){ first * ATTN_CUDA_CHUNK, each * ATTN_CUDA_CHUNK };
 }
 
 bool attn_cuda_linear_aligned(const attn_problem *p)
