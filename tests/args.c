@@ -219,6 +219,32 @@ static void packed_rows_are_no_overlap(void **state)
     free(rows);
 }
 
+/* The same with K and V in those rows, and one query, which has no row behind it to tell by. */
+static void one_packed_query_is_no_overlap(void **state)
+{
+    fixture *f = *state;
+    const int64_t row = HQ * (D + DV) + HKV * (D + DV);
+    float *rows = calloc((size_t)(B * LK * row), sizeof(float));
+    attn_args a = f->args;
+    attn_tensor *const t[] = { &a.q, &a.k, &a.v, &a.o };
+
+    assert_non_null(rows);
+    a.q.data = rows;
+    a.k.data = rows + HQ * D;
+    a.v.data = rows + (HQ + HKV) * D;
+    a.o.data = rows + (HQ + HKV) * D + HKV * DV;
+    a.q.size[2] = a.o.size[2] = a.lse.size[2] = 1;
+    for (int i = 0; i < 4; i++) {
+        t[i]->stride[0] = LK * row;
+        t[i]->stride[1] = t[i]->size[3];
+        t[i]->stride[2] = row;
+    }
+    check_ok(attn_execute(f->plan, &a, NULL));
+    a.o.data = rows + (HQ + HKV) * D + HKV * DV - 4;
+    check_error(attn_execute(f->plan, &a, NULL), ATTN_ERR_INVALID, "o overlaps v");
+    free(rows);
+}
+
 /* O in f32 with the LSE behind each of its rows is the same thing. */
 static void an_output_between_the_rows_of_another(void **state)
 {
@@ -329,6 +355,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(memory, start, stop),
         cmocka_unit_test_setup_teardown(outputs_have_memory_of_their_own, start, stop),
         cmocka_unit_test_setup_teardown(packed_rows_are_no_overlap, start, stop),
+        cmocka_unit_test_setup_teardown(one_packed_query_is_no_overlap, start, stop),
         cmocka_unit_test_setup_teardown(an_output_between_the_rows_of_another, start, stop),
         cmocka_unit_test_setup_teardown(success_leaves_the_error_alone, start, stop),
         cmocka_unit_test_setup_teardown(workspaces, start, stop),

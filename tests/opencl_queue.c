@@ -328,6 +328,110 @@ static void sub_devices_of_one_context(void **state)
     }
 }
 
+static cl_mem part_of(cl_mem whole, size_t origin, size_t bytes)
+{
+    const cl_buffer_region region = { origin, bytes };
+    cl_int code;
+    cl_mem m = clCreateSubBuffer(whole, CL_MEM_READ_WRITE, CL_BUFFER_CREATE_TYPE_REGION,
+                                 &region, &code);
+
+    CL_OK(code);
+    return m;
+}
+
+/* Sub-buffers, and a buffer and one of its own, may share bytes though they are not the same. */
+static void parts_of_one_buffer(void **state)
+{
+    (void)state;
+    for (int d = 0; d < n_devices; d++) {
+        const size_t bytes = N * sizeof(float);
+        cl_uint bits = 0;
+        cl_mem whole, v, o, apart;
+        float have[N];
+        size_t align;
+        cl_int code;
+        fixture f;
+
+        open_device(&f, d, 0);
+        CL_OK(clGetDeviceInfo(devices[d], CL_DEVICE_MEM_BASE_ADDR_ALIGN, sizeof bits, &bits,
+                              NULL));
+        align = bits / 8;
+        assert_true(align && align < bytes);
+        whole =
+            clCreateBuffer(f.context, CL_MEM_READ_WRITE, 2 * bytes + align, NULL, &code);
+        CL_OK(code);
+        v = part_of(whole, 0, bytes);
+        o = part_of(whole, align, bytes);
+        apart = part_of(whole, (bytes + align - 1) / align * align, bytes);
+        CL_OK(clEnqueueWriteBuffer(f.queue, v, CL_TRUE, 0, bytes, f.in, 0, NULL, NULL));
+        f.args.v.data = v;
+        f.args.o.data = o;
+        check_error(attn_execute(f.plan, &f.args, f.queue), ATTN_ERR_INVALID,
+                    "o overlaps v");
+        f.args.o.data = whole;
+        check_error(attn_execute(f.plan, &f.args, f.queue), ATTN_ERR_INVALID,
+                    "o overlaps v");
+        f.args.o.data = apart;
+        check_ok(attn_execute(f.plan, &f.args, f.queue));
+        CL_OK(clEnqueueReadBuffer(f.queue, apart, CL_TRUE, 0, bytes, have, 0, NULL, NULL));
+        check_result(&f, have);
+        CL_OK(clReleaseMemObject(v));
+        CL_OK(clReleaseMemObject(o));
+        CL_OK(clReleaseMemObject(apart));
+        CL_OK(clReleaseMemObject(whole));
+        close_device(&f);
+    }
+}
+
+/* Memory of the caller's own that does not begin where the plan's layout wants it. */
+static void memory_at_an_odd_address(void **state)
+{
+    (void)state;
+    for (int d = 0; d < n_devices; d++) {
+        float *memory = aligned_alloc(64, (N + 16) * sizeof(float));
+        cl_mem odd;
+        cl_int code;
+        fixture f;
+
+        assert_non_null(memory);
+        open_device(&f, d, 0);
+        memcpy(memory + 1, f.in, sizeof f.in);
+        odd = clCreateBuffer(f.context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR,
+                             sizeof f.in, memory + 1, &code);
+        CL_OK(code);
+        f.args.q.data = odd;
+        check_error(attn_execute(f.plan, &f.args, f.queue), ATTN_ERR_INVALID,
+                    "q starts at a byte that is no multiple");
+        CL_OK(clReleaseMemObject(odd));
+        close_device(&f);
+        free(memory);
+    }
+}
+
+/* A workspace that the plan does not want is not looked at; an event that is none is named. */
+static void what_is_given_besides(void **state)
+{
+    (void)state;
+    for (int d = 0; d < n_devices; d++) {
+        const cl_event none = NULL;
+        float have[N];
+        fixture f;
+
+        open_device(&f, d, 0);
+        check_error(attn_execute_opencl(f.plan, &f.args, f.queue, 1, &none, NULL),
+                    ATTN_ERR_INVALID, "wait[0] is NULL");
+        if (!attn_plan_workspace_bytes(f.plan)) {
+            f.args.workspace = have;
+            f.args.workspace_bytes = sizeof have;
+            check_ok(attn_execute(f.plan, &f.args, f.queue));
+            CL_OK(clEnqueueReadBuffer(f.queue, f.o, CL_TRUE, 0, sizeof have, have, 0, NULL,
+                                      NULL));
+            check_result(&f, have);
+        }
+        close_device(&f);
+    }
+}
+
 static void *execute_often(void *arg)
 {
     const fixture *f = arg;
@@ -379,6 +483,9 @@ int main(void)
         cmocka_unit_test(an_empty_call_has_its_event),
         cmocka_unit_test(a_merge_between_events),
         cmocka_unit_test(what_does_not_belong_is_refused),
+        cmocka_unit_test(parts_of_one_buffer),
+        cmocka_unit_test(memory_at_an_odd_address),
+        cmocka_unit_test(what_is_given_besides),
         cmocka_unit_test(sub_devices_of_one_context),
         cmocka_unit_test(threads_share_a_plan),
     };

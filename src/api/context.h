@@ -88,6 +88,17 @@ enum { ATTN_TYPE_BYTES = 16 };
 const char *attn_type_shown(attn_type type, char text[ATTN_TYPE_BYTES]);
 
 /* One tensor of a call, and what is known of it. */
+/* Where a tensor's buffer begins: byte `at` of a block, or, where memory has addresses (block
+ * NULL), that address. */
+typedef struct attn_place {
+    const void *block;
+    uintptr_t at;
+} attn_place;
+
+/* `buffers` as in attn_args_check(). */
+attn_status attn_place_of(const attn_ctx *ctx, const void *data, bool buffers,
+                          attn_place *out);
+
 typedef struct attn_operand {
     const char *name;
     const attn_tensor *t;
@@ -98,6 +109,7 @@ typedef struct attn_operand {
     bool output;
     const char *over;             /* output: the input that it may be in place of */
     int64_t first, last;          /* elements touched; found by the check      */
+    attn_place place;             /* likewise                                  */
 } attn_operand;
 
 /* Checks tensors, none with a layout, each for itself and outputs against all others.
@@ -110,7 +122,7 @@ attn_status attn_operands_check(const attn_ctx *ctx, attn_operand *list, int n,
 attn_status attn_workspace_check(const attn_ctx *ctx, const void *workspace, size_t bytes,
                                  size_t want);
 
-/* Whether a tensor lies in it, where memory has addresses; elsewhere: is the same buffer. */
+/* Whether a tensor lies in it, or, where memory has no addresses, is the same buffer. */
 bool attn_workspace_overlaps(const attn_ctx *ctx, const void *workspace, size_t bytes,
                              const attn_tensor *t);
 

@@ -25,8 +25,10 @@ static attn_status check_workspace(const attn_plan *plan, attn_args *args)
     const size_t want = (size_t)plan->choice.workspace_bytes;
     attn_status st;
 
-    if (!want)
+    if (!want) { /* what is given is not used */
+        args->workspace = NULL;
         return ATTN_OK;
+    }
     if ((st = attn_workspace_check(plan->ctx, args->workspace, args->workspace_bytes,
                                    want)) != ATTN_OK)
         return st;

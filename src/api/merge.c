@@ -118,15 +118,17 @@ size_t attn_merge_workspace_bytes(const attn_ctx *ctx, const attn_merge_args *ar
     return workspace_bytes(ctx, &a, &bytes) ? (size_t)bytes : SIZE_MAX;
 }
 
-static attn_status check_workspace(const attn_ctx *ctx, const attn_merge_args *a)
+static attn_status check_workspace(const attn_ctx *ctx, attn_merge_args *a)
 {
     const void *const work = a->workspace;
     attn_status st;
     int64_t want;
 
     RULE(workspace_bytes(ctx, a, &want), "the workspace would be too large for an address");
-    if (!want)
+    if (!want) { /* what is given is not used */
+        a->workspace = NULL;
         return ATTN_OK;
+    }
     if ((st = attn_workspace_check(ctx, work, a->workspace_bytes, (size_t)want)) != ATTN_OK)
         return st;
     RULE(!attn_workspace_overlaps(ctx, work, (size_t)want, &a->o),

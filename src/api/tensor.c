@@ -60,20 +60,18 @@ static bool writes_twice(const attn_tensor *t)
     return false;
 }
 
-static attn_status check_layout(const attn_ctx *ctx, const attn_operand *o,
-                                attn_layout layout)
+static attn_status check_layout(const attn_operand *o, attn_layout layout)
 {
     const attn_tensor *t = o->t;
     const int64_t bytes = attn_layout_bytes(layout, t->type);
     const int64_t elem = (int64_t)attn_type_bytes(t->type);
-    const uintptr_t base = ctx->backend->addresses ? (uintptr_t)t->data : 0;
 
     if (layout == ATTN_LAYOUT_ANY)
         return ATTN_OK;
     RULE(t->size[3] == 1 || t->stride[3] == 1,
          "%s.stride[3] = %lld, want 1: the plan's layout is not ATTN_LAYOUT_ANY", o->name,
          (long long)t->stride[3]);
-    RULE((base + (uintptr_t)(t->offset * elem)) % (uintptr_t)bytes == 0,
+    RULE((o->place.at + (uintptr_t)(t->offset * elem)) % (uintptr_t)bytes == 0,
          "%s starts at a byte that is no multiple of the plan's layout, %lld bytes",
          o->name, (long long)bytes);
     for (int i = 0; i < 3; i++)
@@ -92,7 +90,7 @@ const char *attn_type_shown(attn_type type, char text[ATTN_TYPE_BYTES])
     return text;
 }
 
-static attn_status check_memory(const attn_ctx *ctx, const attn_operand *o, bool buffers)
+static attn_status check_memory(const attn_ctx *ctx, attn_operand *o, bool buffers)
 {
     const attn_tensor *t = o->t;
     const int64_t elem = (int64_t)attn_type_bytes(t->type);
@@ -109,6 +107,12 @@ static attn_status check_memory(const attn_ctx *ctx, const attn_operand *o, bool
     if (buffers &&
         (st = ctx->backend->buffer_bytes(ctx->device, t->data, &known)) != ATTN_OK)
         return attn_fail_in(st, "%s.data", o->name);
+    if ((st = attn_place_of(ctx, t->data, buffers, &o->place)) != ATTN_OK)
+        return attn_fail_in(st, "%s.data", o->name);
+    RULE(o->place.at % (uintptr_t)elem == 0,
+         "%s.data begins at byte %llu of memory, want a multiple of its element's %lld "
+         "bytes",
+         o->name, (unsigned long long)o->place.at, (long long)elem);
     RULE(!known || bytes <= known, "%s.data_bytes = %zu, but the buffer has %zu", o->name,
          bytes, known);
     bytes = bytes ? bytes : known;
@@ -149,7 +153,7 @@ static attn_status check_operand(const attn_ctx *ctx, const attn_problem *p,
          (long long)t->stride[0], (long long)t->stride[1], (long long)t->stride[2],
          (long long)t->stride[3]);
     if (buffers && o->layout >= 0)
-        return check_layout(ctx, o, p->layout[o->layout]);
+        return check_layout(o, p->layout[o->layout]);
     return ATTN_OK;
 }
 
@@ -178,15 +182,14 @@ static bool side_by_side(const attn_tensor *a, const attn_tensor *b, int64_t g,
     return at > high[0] - low[0] && at + (high[1] - low[1]) < g;
 }
 
-static bool overlap(const attn_operand *a, const attn_operand *b, bool addresses)
+static bool overlap(const attn_operand *a, const attn_operand *b)
 {
     const int64_t size_a = (int64_t)attn_type_bytes(a->t->type);
     const int64_t size_b = (int64_t)attn_type_bytes(b->t->type);
-    const uintptr_t base_a = addresses ? (uintptr_t)a->t->data : 0;
-    const uintptr_t base_b = addresses ? (uintptr_t)b->t->data : 0;
+    const uintptr_t base_a = a->place.at, base_b = b->place.at;
     int64_t shift;
 
-    if (!addresses && a->t->data != b->t->data)
+    if (a->place.block != b->place.block)
         return false;
     if (base_a + (uintptr_t)((a->last + 1) * size_a) <=
             base_b + (uintptr_t)(b->first * size_b) ||
@@ -194,9 +197,12 @@ static bool overlap(const attn_operand *a, const attn_operand *b, bool addresses
             base_a + (uintptr_t)(a->first * size_a))
         return false;
     shift = (int64_t)(base_b - base_a) + b->t->offset * size_b - a->t->offset * size_a;
-    for (int i = 0; i < 4; i++) {
-        const int64_t g = a->t->size[i] > 1 ? llabs(a->t->stride[i]) * size_a : 0;
-        if (g > size_a && side_by_side(a->t, b->t, g, shift))
+    for (int i = 0; i < 8; i++) { /* the strides of both: one with one row may have none */
+        const attn_tensor *t = i < 4 ? a->t : b->t;
+        const int64_t size = i < 4 ? size_a : size_b;
+        const int64_t g = t->size[i % 4] > 1 ? llabs(t->stride[i % 4]) * size : 0;
+
+        if (g > size && side_by_side(a->t, b->t, g, shift))
             return false;
     }
     return true;
@@ -214,7 +220,7 @@ static bool is_in_place(const attn_operand *out, const attn_operand *in)
     return same;
 }
 
-static attn_status check_overlap(const attn_operand *list, int n, bool addresses)
+static attn_status check_overlap(const attn_operand *list, int n)
 {
     for (int i = 0; i < n; i++)
         for (int k = 0; k < n; k++) {
@@ -222,7 +228,7 @@ static attn_status check_overlap(const attn_operand *list, int n, bool addresses
                 attn_tensor_empty(list[i].t) || attn_tensor_empty(list[k].t) ||
                 is_in_place(&list[i], &list[k]))
                 continue;
-            RULE(!overlap(&list[i], &list[k], addresses),
+            RULE(!overlap(&list[i], &list[k]),
                  "%s overlaps %s; outputs want memory of their own", list[i].name,
                  list[k].name);
         }
@@ -237,7 +243,7 @@ attn_status attn_operands_check(const attn_ctx *ctx, attn_operand *list, int n,
     for (int i = 0; i < n; i++)
         if ((st = check_operand(ctx, NULL, &list[i], buffers)) != ATTN_OK)
             return st;
-    return check_overlap(list, n, !buffers || ctx->backend->addresses);
+    return check_overlap(list, n);
 }
 
 /* The tensors that are there, and what each must be. */
@@ -307,5 +313,5 @@ attn_status attn_args_check(const attn_ctx *ctx, const attn_problem *p,
     for (int i = 0; i < n; i++)
         if ((st = check_operand(ctx, p, &list[i], buffers)) != ATTN_OK)
             return st;
-    return check_overlap(list, n, !buffers || ctx->backend->addresses);
+    return check_overlap(list, n);
 }

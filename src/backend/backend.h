@@ -121,6 +121,11 @@ typedef struct attn_backend {
      * INVALID if it is no buffer of this device. */
     attn_status (*buffer_bytes)(attn_device *dev, const void *memory, size_t *bytes);
 
+    /* Of a buffer of this device: the one that it is a part of, or itself, and where in it, or
+     * at which address of the host's, it begins. NULL: memory has addresses. */
+    attn_status (*buffer_place)(attn_device *dev, const void *memory, const void **block,
+                                uintptr_t *at);
+
     /* Memory is addressed from the host: no copies for host arrays. */
     bool on_host;
 

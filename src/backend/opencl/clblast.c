@@ -109,6 +109,22 @@ fail:
     return st;
 }
 
+/* The event that completes with `last`, and fails with what was to be waited for: a command
+ * behind a barrier may end well where that has failed. */
+static attn_status join(attn_device *dev, const attn_cl_job *job, cl_event last)
+{
+    const attn_cl *cl = dev->cl;
+    cl_event both[2] = { last };
+    attn_status st = ATTN_OK;
+
+    CL(cl->clEnqueueMarkerWithWaitList(job->queue, job->n_wait, job->wait, &both[1]));
+    CL(cl->clEnqueueMarkerWithWaitList(job->queue, 2, both, job->done));
+fail:
+    if (both[1])
+        cl->clReleaseEvent(both[1]);
+    return st;
+}
+
 /* In spans, lest errors grow with the number of keys. The planner chose rounds whose
  * offsets and sizes fit 31 bits; CLBlast would cut them off unseen. */
 static attn_status product(attn_device *dev, const attn_cl_job *job, const factors *f)
@@ -127,13 +143,15 @@ static attn_status product(attn_device *dev, const attn_cl_job *job, const facto
         cl_event link = NULL;
 
         st = add_span(dev, job, f, i, attn_min(SPAN, f->k - i), n_wait, wait,
-                      last ? job->done : &link);
+                      last && !job->n_wait ? job->done : &link);
         if (before)
             dev->cl->clReleaseEvent(before);
         before = link;
         wait = &before;
         n_wait = 1;
     }
+    if (st == ATTN_OK && before && job->done)
+        st = join(dev, job, before);
     if (before)
         dev->cl->clReleaseEvent(before);
     return st;

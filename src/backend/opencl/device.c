@@ -172,5 +172,6 @@ const attn_backend attn_backend_opencl = {
     .upload = attn_cl_upload,
     .download = attn_cl_download,
     .buffer_bytes = attn_cl_buffer_bytes,
+    .buffer_place = attn_cl_buffer_place,
     .on_host = false,
 };

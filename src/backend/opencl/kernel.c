@@ -18,7 +18,7 @@ static char *options_of(const attn_step *step)
         if (pass && !(data = malloc(text.len + 1)))
             return NULL;
         text = attn_text_in(data, data ? text.len + 1 : 0);
-        attn_text_add(&text, "-cl-std=CL1.2");
+        attn_text_add(&text, "-cl-std=CL1.2 -w"); /* some print what they warn of */
         for (int i = 0; i < step->n_defines; i++)
             attn_text_add(&text, " -D %s=%d", step->define[i].name,
                           (int)step->define[i].value);

@@ -219,6 +219,10 @@ attn_status attn_cl_find_queue(attn_device *dev, const attn_stream *stream,
     if (!stream->n_wait != !stream->wait)
         return attn_fail(ATTN_ERR_INVALID, "wait is %s but n_wait = %u",
                          stream->wait ? "given" : "NULL", (unsigned)stream->n_wait);
+    for (cl_uint i = 0; i < stream->n_wait; i++)
+        if (!to->wait[i])
+            return attn_fail(ATTN_ERR_INVALID, "wait[%u] is NULL, want a cl_event",
+                             (unsigned)i);
     if (!stream->queue)
         return ATTN_OK;
     to->queue = stream->queue;

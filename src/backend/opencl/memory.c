@@ -94,6 +94,32 @@ fail:
     return st;
 }
 
+attn_status attn_cl_buffer_place(attn_device *dev, const void *memory, const void **block,
+                                 uintptr_t *at)
+{
+    const attn_cl *cl = dev->cl;
+    cl_mem whole = NULL;
+    cl_mem_flags flags = 0;
+    size_t origin = 0;
+    void *host = NULL;
+    attn_status st = ATTN_OK;
+
+    CL(cl->clGetMemObjectInfo((cl_mem)memory, CL_MEM_ASSOCIATED_MEMOBJECT, sizeof whole,
+                              &whole, NULL));
+    if (whole)
+        CL(cl->clGetMemObjectInfo((cl_mem)memory, CL_MEM_OFFSET, sizeof origin, &origin,
+                                  NULL));
+    else
+        whole = (cl_mem)memory;
+    CL(cl->clGetMemObjectInfo(whole, CL_MEM_FLAGS, sizeof flags, &flags, NULL));
+    if (flags & CL_MEM_USE_HOST_PTR)
+        CL(cl->clGetMemObjectInfo(whole, CL_MEM_HOST_PTR, sizeof host, &host, NULL));
+    *block = whole;
+    *at = (uintptr_t)host + origin;
+fail:
+    return st;
+}
+
 static attn_status check_range(attn_device *dev, const void *memory, size_t offset,
                                size_t bytes)
 {

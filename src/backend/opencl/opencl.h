@@ -150,5 +150,7 @@ attn_status attn_cl_upload(attn_device *dev, void *memory, size_t offset, const 
 attn_status attn_cl_download(attn_device *dev, void *to, const void *memory, size_t offset,
                              size_t bytes);
 attn_status attn_cl_buffer_bytes(attn_device *dev, const void *memory, size_t *bytes);
+attn_status attn_cl_buffer_place(attn_device *dev, const void *memory, const void **block,
+                                 uintptr_t *at);
 
 #endif
