@@ -16,16 +16,19 @@ set -u
 tools=$1 out=$2 limit=$3
 shift 3
 reports=$(mktemp -d) pieces=$(mktemp -d) caches=$(mktemp -d)
+mkdir "$caches/begun"
 sizes=b1,hq1,hkv1,lq9,lk9,d64
 problems=(softmax_fwd:f32,$sizes softmax_bwd:f32,$sizes,grad=q
           linear_fwd:f32,$sizes,causal linear_bwd:f32,$sizes,causal,grad=q)
 few=(env OMP_NUM_THREADS="${THREADS:-2}" POCL_MAX_PTHREAD_COUNT="${THREADS:-2}")
 
 # NAME_OF_REPORT ARGUMENT...: of attn-validate. With kernel caches of their own, since of 35 that
-# shared one a program could not be built in one (PoCL 5).
+# shared one a program could not be built in one (PoCL 5); what the checks of wrong calls compile
+# is there from the start.
 validate() {
-    mkdir "$caches/$1"
-    POCL_CACHE_DIR=$caches/$1 timeout "$limit" "${@:2}" --json > "$reports/validate-$1.json" 2> /dev/null &
+    cp -r "$caches/begun" "$caches/$1"
+    POCL_CACHE_DIR=$caches/$1 timeout "$limit" "${@:2}" --json > "$reports/validate-$1.json" \
+        2> /dev/null &
 }
 
 # The arguments that name no cases, and all problems of those that do.
@@ -46,6 +49,10 @@ done | grep -E '^[a-z]' > "$pieces/problems"
 
 for device in $("$tools/attn-info" | sed -n 's/^\(opencl:[0-9]*\|cuda:[0-9]*\|host\)$/\1/p' |
                 grep -E "${ONLY:-.}"); do
+    [[ $device != opencl:* ]] ||
+        echo "softmax_fwd:f32,$sizes" | POCL_CACHE_DIR=$caches/begun timeout "$limit" \
+            "$tools/attn-validate" --device "$device" --variant softmax_fwd_tile_cpu \
+            --rounds 1 --repeat 1 --stress 0 --cases /dev/stdin > "$pieces/begun" 2>&1
     kind=$("$tools/attn-info" --device "$device" | awk '$1 == "kind" { print $2; exit }')
     [ "$device" = host ] && all=() || all=("${few[@]}")
     for variant in $(for problem in "${problems[@]}"; do

@@ -72,10 +72,10 @@ validate() {
     timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 2 --stress 0 --device cuda:0 \
         --variant linear_bwd_chunk --variant linear_bwd_wgmma --cases tests/cases/linear_like.txt \
         > "$reports/validate-like.json" 2> /dev/null &
-    timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --device cuda:0,opencl:0 \
+    POCL_CACHE_DIR=$(mktemp -d) timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --device cuda:0,opencl:0 \
         --cases tests/cases/many_heads.txt \
         > "$reports/validate-many-heads.json" 2> /dev/null &
-    timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
+    POCL_CACHE_DIR=$(mktemp -d) timeout "${VALIDATE:-300}" "$tools/attn-validate" --json --rounds 1 --stress 0 --cases tiny \
         --variant softmax_fwd_tile --variant softmax_fwd_tile_gpu --variant softmax_fwd_mma \
         --variant softmax_fwd_tile_cpu --variant softmax_fwd_split \
         > "$reports/validate-across-devices.json" 2> /dev/null
