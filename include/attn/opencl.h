@@ -26,7 +26,10 @@ extern "C" {
 ATTN_API attn_status attn_ctx_create_opencl(cl_context context, cl_device_id device,
                                             attn_ctx **out);
 
-/* A view of a cl_mem: `offset` and `stride` in elements, order [B, H, L, D]. */
+/* A view of a cl_mem: `offset` and `stride` in elements, order [B, H, L, D]; neither array
+ * may be NULL. A sub-buffer is its part of the whole buffer: views of both may overlap. Of a
+ * buffer with CL_MEM_USE_HOST_PTR the caller's address counts where a layout or a workspace
+ * has to begin at a multiple of so many bytes. */
 ATTN_API attn_tensor attn_tensor_cl(cl_mem memory, int64_t offset, attn_type type,
                                     const int64_t size[4], const int64_t stride[4]);
 
@@ -35,8 +38,8 @@ ATTN_API attn_tensor attn_tensor_cl(cl_mem memory, int64_t offset, attn_type typ
  *   queue   of the context's cl_context and device; in order or out of order
  *   n_wait  events of `wait` that must complete before the work starts; `wait`
  *           is NULL if and only if n_wait is 0
- *   done    receives an event that completes with the work, owned by the
- *           caller; or NULL
+ *   done    receives an event that completes with the work, and fails where one of
+ *           `wait` has, owned by the caller; or NULL
  *
  * Nothing is flushed and nothing waits: flush the queue before another queue
  * waits for `done`, as OpenCL asks. If there is nothing to compute, `done`
